@@ -1,0 +1,3 @@
+//! Kernels of the replay: plain numbers in rows; no tapes, no parameters' names.
+
+pub(crate) mod simd;

@@ -1,0 +1,179 @@
+//! The floating-point types of the replay: `f32` and `f64`, with the few operations
+//! that the kernels need. Not `num_traits::Float`: its methods clash with the jets'.
+
+use crate::kernel::simd::Isa;
+use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub, SubAssign};
+
+/// `f32` or `f64`.
+pub trait Real:
+    lanes::Lanes
+    + Copy
+    + Default
+    + Send
+    + Sync
+    + PartialOrd
+    + std::fmt::Debug
+    + std::fmt::Display
+    + Add<Output = Self>
+    + Sub<Output = Self>
+    + Mul<Output = Self>
+    + Div<Output = Self>
+    + Neg<Output = Self>
+    + AddAssign
+    + SubAssign
+    + MulAssign
+    + 'static
+{
+    /// 0.
+    const ZERO: Self;
+    /// 1.
+    const ONE: Self;
+    /// Distance from 1 to the next larger number.
+    const EPSILON: Self;
+
+    /// The nearest number of this type.
+    fn from_f64(x: f64) -> Self;
+    /// The same number, exactly.
+    fn to_f64(self) -> f64;
+    /// Neither infinite nor NaN.
+    fn is_finite(self) -> bool;
+}
+
+/// Seals [`Real`] and holds what only kernels see.
+pub(crate) mod lanes {
+    use crate::kernel::simd::Isa;
+
+    /// [`Real`] on vectors: the part that kernels written with `pulp` see.
+    pub trait Lanes: Copy {
+        /// A vector register.
+        type Vector<S: pulp::Simd>: Copy;
+
+        /// Numbers in a vector.
+        fn lanes<S: pulp::Simd>() -> usize;
+        /// A slice as vectors, and what is left over.
+        fn as_vectors<S: pulp::Simd>(x: &[Self]) -> (&[Self::Vector<S>], &[Self]);
+        /// A slice as vectors, and what is left over.
+        fn as_vectors_mut<S: pulp::Simd>(x: &mut [Self]) -> (&mut [Self::Vector<S>], &mut [Self]);
+        /// The same number in each lane.
+        fn splat<S: pulp::Simd>(simd: S, x: Self) -> Self::Vector<S>;
+        /// `a + b`.
+        fn add<S: pulp::Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
+        /// `a * b`.
+        fn mul<S: pulp::Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
+        /// `a * b + c`, in one rounding where that is an instruction.
+        fn mul_add<S: Isa>(
+            simd: S,
+            a: Self::Vector<S>,
+            b: Self::Vector<S>,
+            c: Self::Vector<S>,
+        ) -> Self::Vector<S>;
+        /// Sum of the lanes.
+        fn reduce_sum<S: pulp::Simd>(simd: S, a: Self::Vector<S>) -> Self;
+    }
+}
+pub(crate) use lanes::Lanes;
+
+macro_rules! real {
+    ($t:ty, $vector:ident, $lanes:ident, $as_simd:ident, $as_mut_simd:ident,
+     $splat:ident, $add:ident, $mul:ident, $mul_add:ident, $reduce_sum:ident) => {
+        impl Real for $t {
+            const ZERO: Self = 0.0;
+            const ONE: Self = 1.0;
+            const EPSILON: Self = <$t>::EPSILON;
+
+            #[inline(always)]
+            fn from_f64(x: f64) -> Self {
+                x as $t
+            }
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                f64::from(self)
+            }
+            #[inline(always)]
+            fn is_finite(self) -> bool {
+                self.is_finite()
+            }
+        }
+
+        impl Lanes for $t {
+            type Vector<S: pulp::Simd> = S::$vector;
+
+            #[inline(always)]
+            fn lanes<S: pulp::Simd>() -> usize {
+                S::$lanes
+            }
+            #[inline(always)]
+            fn as_vectors<S: pulp::Simd>(x: &[Self]) -> (&[Self::Vector<S>], &[Self]) {
+                S::$as_simd(x)
+            }
+            #[inline(always)]
+            fn as_vectors_mut<S: pulp::Simd>(
+                x: &mut [Self],
+            ) -> (&mut [Self::Vector<S>], &mut [Self]) {
+                S::$as_mut_simd(x)
+            }
+            #[inline(always)]
+            fn splat<S: pulp::Simd>(simd: S, x: Self) -> Self::Vector<S> {
+                simd.$splat(x)
+            }
+            #[inline(always)]
+            fn add<S: pulp::Simd>(
+                simd: S,
+                a: Self::Vector<S>,
+                b: Self::Vector<S>,
+            ) -> Self::Vector<S> {
+                simd.$add(a, b)
+            }
+            #[inline(always)]
+            fn mul<S: pulp::Simd>(
+                simd: S,
+                a: Self::Vector<S>,
+                b: Self::Vector<S>,
+            ) -> Self::Vector<S> {
+                simd.$mul(a, b)
+            }
+            #[inline(always)]
+            fn mul_add<S: Isa>(
+                simd: S,
+                a: Self::Vector<S>,
+                b: Self::Vector<S>,
+                c: Self::Vector<S>,
+            ) -> Self::Vector<S> {
+                if S::FMA {
+                    simd.$mul_add(a, b, c)
+                } else {
+                    simd.$add(simd.$mul(a, b), c)
+                }
+            }
+            #[inline(always)]
+            fn reduce_sum<S: pulp::Simd>(simd: S, a: Self::Vector<S>) -> Self {
+                simd.$reduce_sum(a)
+            }
+        }
+    };
+}
+
+real!(
+    f32,
+    f32s,
+    F32_LANES,
+    as_simd_f32s,
+    as_mut_simd_f32s,
+    splat_f32s,
+    add_f32s,
+    mul_f32s,
+    mul_add_f32s,
+    reduce_sum_f32s
+);
+real!(
+    f64,
+    f64s,
+    F64_LANES,
+    as_simd_f64s,
+    as_mut_simd_f64s,
+    splat_f64s,
+    add_f64s,
+    mul_f64s,
+    mul_add_f64s,
+    reduce_sum_f64s
+);
