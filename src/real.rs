@@ -6,7 +6,7 @@ use std::ops::{Add, AddAssign, Div, Mul, MulAssign, Neg, Sub, SubAssign};
 
 /// `f32` or `f64`.
 pub trait Real:
-    lanes::Lanes
+    Lanes
     + Copy
     + Default
     + Send

@@ -95,22 +95,22 @@ impl InstructionSet {
     }
 
     /// Runs `kernel` with these instructions (with the baseline where the CPU lacks them).
-    #[inline]
     pub(crate) fn dispatch<K: Kernel>(self, kernel: K) -> K::Output {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Self::Avx512 if let Some(simd) = pulp::x86::V4::try_new() => run_on(simd, kernel),
+            Self::Avx512 if let Some(simd) = pulp::x86::V4::try_new() => on(simd, kernel),
             #[cfg(target_arch = "x86_64")]
-            Self::Avx2 if let Some(simd) = pulp::x86::V3::try_new() => run_on(simd, kernel),
+            Self::Avx2 if let Some(simd) = pulp::x86::V3::try_new() => on(simd, kernel),
             #[cfg(target_arch = "aarch64")]
-            Self::Neon if let Some(simd) = pulp::aarch64::Neon::try_new() => run_on(simd, kernel),
-            _ => run_on(pulp::Scalar::new(), kernel),
+            Self::Neon if let Some(simd) = pulp::aarch64::Neon::try_new() => on(simd, kernel),
+            _ => on(pulp::Scalar::new(), kernel),
         }
     }
 }
 
+/// Runs `kernel` with the instructions of a set that is known to be there: a plain call.
 #[inline(always)]
-fn run_on<S: Isa, K: Kernel>(simd: S, kernel: K) -> K::Output {
+pub(crate) fn on<S: Isa, K: Kernel>(simd: S, kernel: K) -> K::Output {
     struct On<S, K>(S, K);
     impl<S: Isa, K: Kernel> pulp::WithSimd for On<S, K> {
         type Output = K::Output;

@@ -1,0 +1,154 @@
+//! Functions whose derivatives repeat (exponential, circular, hyperbolic) or end.
+
+use super::float::{Exp, Float, clamp, fma, num, polynomial};
+use super::recipe::{INVERSE_FACTORIAL, Recipe};
+
+/// e^x.
+#[derive(Clone, Copy)]
+pub(super) struct ExpOf;
+
+impl<F: Float> Recipe<F> for ExpOf {
+    #[inline(always)]
+    fn seeds<const FMA: bool>(self, x: F) -> [F; 4] {
+        let e = Exp::new::<FMA, true>(clamp(x, F::EXP_END), F::ZERO);
+        let value = e.near::<FMA>() * e.far;
+        [value, value, F::ZERO, F::ZERO]
+    }
+    #[inline(always)]
+    fn next<const FMA: bool>(self, _: usize, _: &[F; 4], u1: F, _: F, _: F) -> F {
+        u1
+    }
+    #[inline(always)]
+    fn output<const FMA: bool>(self, k: usize, _: &[F; 4], _: F, u: F, _: F) -> F {
+        u * num(INVERSE_FACTORIAL[k])
+    }
+}
+
+/// (sin x, cos x): reduced by π/2 in pieces, polynomials of the rest.
+#[inline(always)]
+fn sin_cos<F: Float, const FMA: bool>(x: F) -> (F, F) {
+    let (r, q) = x.quarter_turn::<FMA>();
+    let w = r * r;
+    let sin = fma::<F, FMA>(r * w, polynomial::<F, FMA>(F::SIN, w), r).copysign(r);
+    let rest = fma::<F, FMA>(w, polynomial::<F, FMA>(F::COS, w), num(-0.5));
+    F::turn(sin, fma::<F, FMA>(w, rest, F::ONE), q)
+}
+
+macro_rules! circular {
+    ($(#[$doc:meta])* $name:ident, ($sin:ident, $cos:ident) => ($first:expr, $second:expr)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub(super) struct $name;
+
+        impl<F: Float> Recipe<F> for $name {
+            const TURNS: bool = true;
+
+            #[inline(always)]
+            fn seeds<const FMA: bool>(self, x: F) -> [F; 4] {
+                let ($sin, $cos) = sin_cos::<F, FMA>(x);
+                [$first, $second, F::ZERO, F::ZERO]
+            }
+            fn seeds_scalar(self, x: F) -> [F; 4] {
+                let ($sin, $cos) = x.sin_cos_scalar();
+                [$first, $second, F::ZERO, F::ZERO]
+            }
+            #[inline(always)]
+            fn next<const FMA: bool>(self, _: usize, _: &[F; 4], _: F, u2: F, _: F) -> F {
+                -u2
+            }
+            #[inline(always)]
+            fn output<const FMA: bool>(self, k: usize, _: &[F; 4], _: F, u: F, _: F) -> F {
+                u * num(INVERSE_FACTORIAL[k])
+            }
+        }
+    };
+}
+
+circular!(
+    /// sin.
+    Sin, (sin, cos) => (sin, cos)
+);
+circular!(
+    /// cos.
+    Cos, (sin, cos) => (cos, -sin)
+);
+
+/// (sinh x, cosh x) from m = e^|x| − 1: (m + m/(1 + m))/2, and (e^|x| + e^(−|x|))/2.
+#[inline(always)]
+fn sinh_cosh<F: Float, const FMA: bool>(x: F) -> (F, F) {
+    let e = Exp::new::<FMA, true>(clamp(x.abs(), F::EXP_END), F::ZERO);
+    let (near, m) = (e.near::<FMA>(), e.minus_one::<FMA>());
+    let inverse = F::ONE / near;
+    // Above the split the second terms are negligible, whatever their scale.
+    let half = num::<F>(0.5) * e.far;
+    let sinh = (fma::<F, FMA>(m, inverse, m) * half).copysign(x);
+    (sinh, (near + inverse) * half)
+}
+
+macro_rules! hyperbolic {
+    ($(#[$doc:meta])* $name:ident, ($sinh:ident, $cosh:ident) => ($first:expr, $second:expr)) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub(super) struct $name;
+
+        impl<F: Float> Recipe<F> for $name {
+            #[inline(always)]
+            fn seeds<const FMA: bool>(self, x: F) -> [F; 4] {
+                let ($sinh, $cosh) = sinh_cosh::<F, FMA>(x);
+                [$first, $second, F::ZERO, F::ZERO]
+            }
+            #[inline(always)]
+            fn next<const FMA: bool>(self, _: usize, _: &[F; 4], _: F, u2: F, _: F) -> F {
+                u2
+            }
+            #[inline(always)]
+            fn output<const FMA: bool>(self, k: usize, _: &[F; 4], _: F, u: F, _: F) -> F {
+                u * num(INVERSE_FACTORIAL[k])
+            }
+        }
+    };
+}
+
+hyperbolic!(
+    /// sinh.
+    Sinh, (sinh, cosh) => (sinh, cosh)
+);
+hyperbolic!(
+    /// cosh.
+    Cosh, (sinh, cosh) => (cosh, sinh)
+);
+
+/// |x|, with slope 0 at 0.
+#[derive(Clone, Copy)]
+pub(super) struct Abs;
+
+/// max(x, 0), with slope 0 at 0.
+#[derive(Clone, Copy)]
+pub(super) struct Relu;
+
+impl<F: Float> Recipe<F> for Abs {
+    #[inline(always)]
+    fn seeds<const FMA: bool>(self, x: F) -> [F; 4] {
+        // NaN is its own slope.
+        let slope = if x > F::ZERO { F::ONE } else { x };
+        let slope = if x < F::ZERO { -F::ONE } else { slope };
+        [x.abs(), if x == F::ZERO { F::ZERO } else { slope }, F::ZERO, F::ZERO]
+    }
+    #[inline(always)]
+    fn next<const FMA: bool>(self, _: usize, _: &[F; 4], _: F, _: F, _: F) -> F {
+        F::ZERO
+    }
+}
+
+impl<F: Float> Recipe<F> for Relu {
+    #[inline(always)]
+    fn seeds<const FMA: bool>(self, x: F) -> [F; 4] {
+        let slope = if x > F::ZERO { F::ONE } else { x };
+        let zero = x <= F::ZERO;
+        [if zero { F::ZERO } else { x }, if zero { F::ZERO } else { slope }, F::ZERO, F::ZERO]
+    }
+    #[inline(always)]
+    fn next<const FMA: bool>(self, _: usize, _: &[F; 4], _: F, _: F, _: F) -> F {
+        F::ZERO
+    }
+}

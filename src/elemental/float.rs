@@ -1,0 +1,488 @@
+//! What the elementals need to know of `f32` and `f64`: bits, and tables of coefficients.
+//!
+//! Everything is branch-free scalar code, which LLVM turns into vectors where it is
+//! called in a loop over lanes; a choice is a select, and NaN passes through it.
+//! The polynomials were fitted at Chebyshev nodes with 60 digits; each table states
+//! what it approximates and where.
+
+use crate::real::Real;
+
+/// [`Real`] with its bits.
+pub(super) trait Float: Real {
+    /// 1.5 · 2^(bits of the mantissa): adding it rounds to an integer, which then
+    /// stands in the low bits.
+    const MAGIC: Self;
+    /// Largest finite number.
+    const MAX: Self;
+    /// 1/ln 2.
+    const LOG2_E: Self;
+    /// ln 2 in two pieces; the first has so few bits that `k * LN_2.0` is exact.
+    const LN_2: (Self, Self);
+    /// Below this k and above its negative, 2^k is split: `2^(k ± SHIFT)` and `FAR`.
+    const SPLIT: Self;
+    /// See [`Self::SPLIT`].
+    const SHIFT: i32;
+    /// 2^SHIFT and 2^−SHIFT.
+    const FAR: (Self, Self);
+    /// (e^r − 1 − r)/r² for |r| ≤ ln 2 / 2.
+    const EXPM1: &'static [Self];
+    /// (sin r − r)/r³ in r², for |r| ≤ π/4.
+    const SIN: &'static [Self];
+    /// (cos r − 1 + r²/2)/r⁴ in r², for |r| ≤ π/4.
+    const COS: &'static [Self];
+    /// (2 artanh s − 2s)/s³ in s², for |s| ≤ (√2 − 1)/(√2 + 1).
+    const LOG: &'static [Self];
+    /// erf x / x − 1 in x², for |x| ≤ 0.8.
+    const ERF: &'static [Self];
+    /// (y + a)·e^(y²)·erfc y in t = (y − a)/(y + a), for y from 0 to past the underflow of e^(−y²).
+    const ERFCX: &'static [Self];
+    /// The `a` of [`Self::ERFCX`].
+    const ERFCX_A: Self;
+    /// Beyond it e^(−|x|), e^(|x|) and all multiples by moderate polynomials are 0 or infinite.
+    const EXP_END: Self;
+    /// The same for e^(−x²).
+    const GAUSS_END: Self;
+    /// sin and cos take the scalar way from here on.
+    const TURNS_END: Self;
+
+    /// `self * b + c` in one rounding: a machine instruction only where `Isa::FMA`.
+    fn fused(self, b: Self, c: Self) -> Self;
+    /// |self|.
+    fn abs(self) -> Self;
+    /// |self| with the sign of `sign`.
+    fn copysign(self, sign: Self) -> Self;
+    /// √self.
+    fn sqrt(self) -> Self;
+    /// The upper half of the mantissa, so that its products are exact.
+    fn upper(self) -> Self;
+    /// 2^(k + shift) for k = `sum` − MAGIC.
+    fn power_of_two(sum: Self, shift: i32) -> Self;
+    /// `(r, q)`: self = r + qπ/2 modulo 2π, |r| ≤ π/4, q in 0..4 as the low bits of a `Self`.
+    fn quarter_turn<const FMA: bool>(self) -> (Self, Self);
+    /// (sin, cos) of r + qπ/2 from those of r.
+    fn turn(sin: Self, cos: Self, q: Self) -> (Self, Self);
+    /// std's (sin, cos), for large arguments.
+    fn sin_cos_scalar(self) -> (Self, Self);
+}
+
+/// `a * b + c`, in one rounding where that is an instruction.
+#[inline(always)]
+pub(super) fn fma<F: Float, const FMA: bool>(a: F, b: F, c: F) -> F {
+    if FMA { a.fused(b, c) } else { a * b + c }
+}
+
+/// Between types; nothing at all from a type to itself.
+#[inline(always)]
+pub(super) fn cast<A: Real, B: Real>(a: A) -> B {
+    B::from_f64(a.to_f64())
+}
+
+/// A number of either type.
+#[inline(always)]
+pub(super) fn num<F: Real>(x: f64) -> F {
+    F::from_f64(x)
+}
+
+/// Σ c_i x^i: even and odd powers apart, which halves the chain of dependent products.
+#[inline(always)]
+pub(super) fn polynomial<F: Float, const FMA: bool>(c: &'static [F], x: F) -> F {
+    let (mut even, mut odd) = (F::ZERO, F::ZERO);
+    let y = x * x;
+    let mut i = c.len();
+    while i > 0 {
+        i -= 1;
+        if i % 2 == 0 {
+            even = fma::<F, FMA>(even, y, c[i]);
+        } else {
+            odd = fma::<F, FMA>(odd, y, c[i]);
+        }
+    }
+    fma::<F, FMA>(odd, x, even)
+}
+
+/// `x` where it is within ±end, else ±end. NaN stays.
+#[inline(always)]
+pub(super) fn clamp<F: Float>(x: F, end: F) -> F {
+    let x = if x > end { end } else { x };
+    if x < -end { -end } else { x }
+}
+
+/// e^x = (1 + q)·s·far.
+pub(super) struct Exp<F> {
+    /// e^r − 1 for the rest r of x by ln 2.
+    pub q: F,
+    /// 2^k, or where that or its multiples might underflow or overflow, 2^(k ± SHIFT): still
+    /// negligible beside 1, or 1 beside it.
+    pub s: F,
+    /// 1, or 2^∓SHIFT.
+    pub far: F,
+}
+
+impl<F: Float> Exp<F> {
+    /// Of x + x_low, |x| ≤ 1.4 · EXP_END. `GROWS`: x may be positive.
+    #[inline(always)]
+    pub fn new<const FMA: bool, const GROWS: bool>(x: F, x_low: F) -> Self {
+        let sum = fma::<F, FMA>(x, F::LOG2_E, F::MAGIC);
+        let k = sum - F::MAGIC;
+        let r = fma::<F, FMA>(-k, F::LN_2.0, x);
+        let r = fma::<F, FMA>(-k, F::LN_2.1, r) + x_low;
+        let q = fma::<F, FMA>(r * r, polynomial::<F, FMA>(F::EXPM1, r), r);
+        let small = k < F::SPLIT;
+        let large = GROWS && k > -F::SPLIT;
+        let shift = if small { F::SHIFT } else { 0 };
+        let shift = if large { -F::SHIFT } else { shift };
+        let far = if small { F::FAR.1 } else { F::ONE };
+        let far = if large { F::FAR.0 } else { far };
+        Self { q, s: F::power_of_two(sum, shift), far }
+    }
+
+    /// (1 + q)·s, that is e^x but for `far`.
+    #[inline(always)]
+    pub fn near<const FMA: bool>(&self) -> F {
+        fma::<F, FMA>(self.s, self.q, self.s)
+    }
+
+    /// e^x − 1 where `far` is 1; elsewhere −1, or e^x but for `far`.
+    #[inline(always)]
+    pub fn minus_one<const FMA: bool>(&self) -> F {
+        fma::<F, FMA>(self.s, self.q, self.s - F::ONE)
+    }
+
+    /// 1/far.
+    #[inline(always)]
+    pub fn near_one(&self) -> F {
+        if self.far < F::ONE { F::FAR.0 } else { F::ONE }
+    }
+}
+
+/// A sum `hi + lo` of two numbers, with about twice the precision of one.
+#[derive(Clone, Copy)]
+pub(super) struct Twofold<F> {
+    pub hi: F,
+    pub lo: F,
+}
+
+impl<F: Float> Twofold<F> {
+    #[inline(always)]
+    pub fn new(hi: F) -> Self {
+        Self { hi, lo: F::ZERO }
+    }
+
+    /// `hi` with the correction `lo`, unless the result leaves the finite numbers:
+    /// then `lo` would be inf − inf.
+    #[inline(always)]
+    fn guarded(hi: F, lo: F) -> Self {
+        let sum = hi + lo;
+        let rest = lo - (sum - hi);
+        let fine = rest.abs() <= F::MAX;
+        Self {
+            hi: if fine & (sum != hi) { sum } else { hi }, // -0 + 0 would be 0
+            lo: if fine { rest } else { F::ZERO },
+        }
+    }
+
+    /// a·b.
+    #[inline(always)]
+    pub fn product<const FMA: bool>(a: F, b: F) -> Self {
+        let hi = a * b;
+        let lo = if FMA {
+            a.fused(b, -hi)
+        } else {
+            let (ah, bh) = (a.upper(), b.upper());
+            let (al, bl) = (a - ah, b - bh);
+            ((ah * bh - hi) + ah * bl + al * bh) + al * bl
+        };
+        Self { hi, lo }
+    }
+
+    /// a + b.
+    #[inline(always)]
+    pub fn sum(a: F, b: F) -> Self {
+        let hi = a + b;
+        let c = hi - a;
+        Self { hi, lo: (a - (hi - c)) + (b - c) }
+    }
+
+    #[inline(always)]
+    pub fn times<const FMA: bool>(self, b: Self) -> Self {
+        let p = Self::product::<FMA>(self.hi, b.hi);
+        let cross = fma::<F, FMA>(self.hi, b.lo, self.lo * b.hi);
+        Self::guarded(p.hi, p.lo + cross)
+    }
+
+    #[inline(always)]
+    pub fn plus(self, b: Self) -> Self {
+        let s = Self::sum(self.hi, b.hi);
+        Self::guarded(s.hi, s.lo + (self.lo + b.lo))
+    }
+
+    /// 1/self.
+    #[inline(always)]
+    pub fn recip<const FMA: bool>(self) -> Self {
+        let r = F::ONE / self.hi;
+        let p = Self::product::<FMA>(self.hi, r);
+        let error = ((F::ONE - p.hi) - p.lo) - self.lo * r;
+        Self::guarded(r, r * error)
+    }
+
+    /// √self.
+    #[inline(always)]
+    pub fn sqrt<const FMA: bool>(self) -> Self {
+        let s = self.hi.sqrt();
+        let p = Self::product::<FMA>(s, s);
+        let error = (self.hi - p.hi) - p.lo + self.lo;
+        Self::guarded(s, error / (s + s))
+    }
+
+    /// Both halves by a power of two, or an approximate factor.
+    #[inline(always)]
+    pub fn scaled(self, factor: F) -> Self {
+        Self { hi: self.hi * factor, lo: self.lo * factor }
+    }
+
+    /// The nearest number.
+    #[inline(always)]
+    pub fn rounded(self) -> F {
+        Self::guarded(self.hi, self.lo).hi
+    }
+}
+
+impl Float for f64 {
+    const MAGIC: Self = 6_755_399_441_055_744.0;
+    const MAX: Self = f64::MAX;
+    const LOG2_E: Self = std::f64::consts::LOG2_E;
+    const LN_2: (Self, Self) = (0.6931471803691238, 1.9082149292705877e-10);
+    const SPLIT: Self = -900.0;
+    const SHIFT: i32 = 512;
+    const FAR: (Self, Self) = (
+        f64::from_bits((1023 + 512) << 52),
+        f64::from_bits((1023 - 512) << 52),
+    );
+    const EXPM1: &'static [Self] = &[
+        0.5000000000000001,
+        0.16666666666666669,
+        0.04166666666662404,
+        0.008333333333330055,
+        0.0013888888917258759,
+        0.00019841269863088255,
+        2.4801521225986432e-05,
+        2.7557268406190795e-06,
+        2.7620121717381933e-07,
+        2.51004110820149e-08,
+    ];
+    const SIN: &'static [Self] = &[
+        -0.16666666666666666,
+        0.008333333333330936,
+        -0.00019841269836740532,
+        2.7557316093198404e-06,
+        -2.5051129896450185e-08,
+        1.5917988979397435e-10,
+    ];
+    const COS: &'static [Self] = &[
+        0.041666666666666664,
+        -0.0013888888888887389,
+        2.48015872987544e-05,
+        -2.755731726587808e-07,
+        2.087614504941318e-09,
+        -1.138254464534925e-11,
+    ];
+    const LOG: &'static [Self] = &[
+        0.6666666666666666,
+        0.4000000000000091,
+        0.2857142857078221,
+        0.22222222396552982,
+        0.18181795124476754,
+        0.15386267672882226,
+        0.1326802614042874,
+        0.13094416666525344,
+    ];
+    const ERF: &'static [Self] = &[
+        0.12837916709551256,
+        -0.37612638903183626,
+        0.11283791670947298,
+        -0.02686617064321942,
+        0.005223977601471378,
+        -0.000854832526774754,
+        0.00012055252657271225,
+        -1.4923283048388212e-05,
+        1.641705649300286e-06,
+        -1.5827667064567424e-07,
+        1.1079017947501558e-08,
+    ];
+    const ERFCX: &'static [Self] = &[
+        1.08705558926226,
+        -0.937799724567112,
+        0.6941136466346434,
+        -0.43525602671688396,
+        0.22573862164747405,
+        -0.09231870663871836,
+        0.026518619880185973,
+        -0.003177050338285488,
+        -0.0013053546735149759,
+        0.0007145316440490487,
+        -4.2062301004307815e-05,
+        -7.4776863757711e-05,
+        1.8647840726943693e-05,
+        7.243426960891108e-06,
+        -3.394068101567004e-06,
+        -7.949749232042154e-07,
+        5.547207889577787e-07,
+        1.1481138610593327e-07,
+        -8.892334071176644e-08,
+        -2.170074866649648e-08,
+        1.301990032111872e-08,
+        4.23115523985308e-09,
+        -1.2666895317799894e-09,
+        -5.397933086770169e-10,
+    ];
+    const ERFCX_A: Self = 3.5;
+    const EXP_END: Self = 800.0;
+    const GAUSS_END: Self = 30.0;
+    const TURNS_END: Self = 1e6;
+
+    #[inline(always)]
+    fn fused(self, b: Self, c: Self) -> Self {
+        self.mul_add(b, c)
+    }
+    #[inline(always)]
+    fn abs(self) -> Self {
+        self.abs()
+    }
+    #[inline(always)]
+    fn copysign(self, sign: Self) -> Self {
+        self.copysign(sign)
+    }
+    #[inline(always)]
+    fn sqrt(self) -> Self {
+        self.sqrt()
+    }
+    #[inline(always)]
+    fn upper(self) -> Self {
+        f64::from_bits(self.to_bits() & !0x07ff_ffff)
+    }
+    #[inline(always)]
+    fn power_of_two(sum: Self, shift: i32) -> Self {
+        f64::from_bits(sum.to_bits().wrapping_add((1023 + i64::from(shift)) as u64) << 52)
+    }
+    #[inline(always)]
+    fn quarter_turn<const FMA: bool>(self) -> (Self, Self) {
+        // π/2 in pieces of 33, 33 and 53 bits: products with |k| < 2^20 are exact.
+        let sum = fma::<f64, FMA>(self, std::f64::consts::FRAC_2_PI, Self::MAGIC);
+        let k = sum - Self::MAGIC;
+        let r = fma::<f64, FMA>(-k, 1.5707963267341256, self);
+        let r = fma::<f64, FMA>(-k, 6.077100506303966e-11, r);
+        let r = fma::<f64, FMA>(-k, 2.0222662487959506e-21, r);
+        (r, sum)
+    }
+    #[inline(always)]
+    fn turn(sin: Self, cos: Self, q: Self) -> (Self, Self) {
+        let q = q.to_bits();
+        let odd = q & 1 != 0;
+        let (s, c) = (if odd { cos } else { sin }, if odd { sin } else { cos });
+        (
+            f64::from_bits(s.to_bits() ^ ((q & 2) << 62)),
+            f64::from_bits(c.to_bits() ^ ((q.wrapping_add(1) & 2) << 62)),
+        )
+    }
+    #[inline]
+    fn sin_cos_scalar(self) -> (Self, Self) {
+        self.sin_cos()
+    }
+}
+
+impl Float for f32 {
+    const MAGIC: Self = 12_582_912.0;
+    const MAX: Self = f32::MAX;
+    const LOG2_E: Self = std::f32::consts::LOG2_E;
+    const LN_2: (Self, Self) = (0.693115234375, 3.1946184945309415e-05);
+    const SPLIT: Self = -110.0;
+    const SHIFT: i32 = 80;
+    const FAR: (Self, Self) = (
+        f32::from_bits((127 + 80) << 23),
+        f32::from_bits((127 - 80) << 23),
+    );
+    const EXPM1: &'static [Self] = &[
+        0.5,
+        0.166665768946,
+        0.0416665544984,
+        0.00836319488242,
+        0.00139262033616,
+    ];
+    const SIN: &'static [Self] = &[-0.1666666666, 0.00833333187, -0.0001984008438, 2.724962008e-06];
+    const COS: &'static [Self] = &[0.0416666646535, -0.00138883018676, 2.45476897725e-05];
+    const LOG: &'static [Self] = &[0.666666853498, 0.399886539382, 0.295856807745];
+    const ERF: &'static [Self] = &[
+        0.128379163896,
+        -0.376126028688,
+        0.112831309594,
+        -0.0268215897427,
+        0.00508651436693,
+        -0.000654381682909,
+    ];
+    const ERFCX: &'static [Self] = &[
+        1.054031818,
+        -0.8046518184,
+        0.4539143447,
+        -0.1712520668,
+        0.02835790346,
+        0.008399979017,
+        -0.004796626268,
+        -0.0004564306676,
+        0.0006428732474,
+        6.426720805e-05,
+        -4.638585281e-05,
+    ];
+    const ERFCX_A: Self = 2.5;
+    const EXP_END: Self = 115.0;
+    const GAUSS_END: Self = 11.8;
+    const TURNS_END: Self = 1e6;
+
+    #[inline(always)]
+    fn fused(self, b: Self, c: Self) -> Self {
+        self.mul_add(b, c)
+    }
+    #[inline(always)]
+    fn abs(self) -> Self {
+        self.abs()
+    }
+    #[inline(always)]
+    fn copysign(self, sign: Self) -> Self {
+        self.copysign(sign)
+    }
+    #[inline(always)]
+    fn sqrt(self) -> Self {
+        self.sqrt()
+    }
+    #[inline(always)]
+    fn upper(self) -> Self {
+        f32::from_bits(self.to_bits() & !0x0fff)
+    }
+    #[inline(always)]
+    fn power_of_two(sum: Self, shift: i32) -> Self {
+        f32::from_bits(sum.to_bits().wrapping_add((127 + shift) as u32) << 23)
+    }
+    #[inline(always)]
+    fn quarter_turn<const FMA: bool>(self) -> (Self, Self) {
+        // In f64, where two pieces of π/2 do.
+        let x = f64::from(self);
+        let sum = fma::<f64, FMA>(x, std::f64::consts::FRAC_2_PI, f64::MAGIC);
+        let k = sum - f64::MAGIC;
+        let r = fma::<f64, FMA>(-k, 1.5707963267341256, x);
+        let r = fma::<f64, FMA>(-k, 6.077100506303966e-11, r);
+        (r as f32, f32::from_bits(sum.to_bits() as u32))
+    }
+    #[inline(always)]
+    fn turn(sin: Self, cos: Self, q: Self) -> (Self, Self) {
+        let q = q.to_bits();
+        let odd = q & 1 != 0;
+        let (s, c) = (if odd { cos } else { sin }, if odd { sin } else { cos });
+        (
+            f32::from_bits(s.to_bits() ^ ((q & 2) << 30)),
+            f32::from_bits(c.to_bits() ^ ((q.wrapping_add(1) & 2) << 30)),
+        )
+    }
+    #[inline]
+    fn sin_cos_scalar(self) -> (Self, Self) {
+        self.sin_cos()
+    }
+}

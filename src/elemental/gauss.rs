@@ -1,0 +1,76 @@
+//! erf and x·Φ(x), whose tails are e^(−x²): the square in two pieces, and e^(y²) erfc y
+//! by one polynomial in (y − a)/(y + a).
+
+use super::float::{Exp, Float, Twofold, clamp, fma, num, polynomial};
+use super::logistic::times_argument;
+use super::recipe::Recipe;
+
+/// e^(y²)·erfc y for y ≥ 0.
+#[inline(always)]
+fn erfcx<F: Float, const FMA: bool>(y: F) -> F {
+    let q = F::ONE / (y + F::ERFCX_A);
+    let t = fma::<F, FMA>(F::ERFCX_A * num(-2.0), q, F::ONE);
+    polynomial::<F, FMA>(F::ERFCX, t) * q
+}
+
+/// u_k from the equation f'' = −h x f' of a Gaussian integral:
+/// k(k−1) u_k = −h (x (k−1) u_{k−1} + (k−2) u_{k−2}).
+#[inline(always)]
+fn hermite<F: Float, const FMA: bool>(k: usize, h: f64, x: F, u1: F, u2: F) -> F {
+    let k = k as f64;
+    fma::<F, FMA>(x * num(-h / k), u1, u2 * num(-h * (k - 2.0) / (k * (k - 1.0))))
+}
+
+/// erf.
+#[derive(Clone, Copy)]
+pub(super) struct Erf;
+
+impl<F: Float> Recipe<F> for Erf {
+    #[inline(always)]
+    fn seeds<const FMA: bool>(self, x: F) -> [F; 4] {
+        let x = clamp(x, F::GAUSS_END);
+        let y = x.abs();
+        let square = Twofold::product::<FMA>(y, y);
+        let e = Exp::new::<FMA, false>(-square.hi, -square.lo);
+        let gauss = e.near::<FMA>();
+        let outer = (F::ONE - gauss * erfcx::<F, FMA>(y)).copysign(x);
+        let inner = fma::<F, FMA>(x, polynomial::<F, FMA>(F::ERF, square.hi), x);
+        let erf = if y < num(0.8) { inner } else { outer };
+        [erf, gauss * num(std::f64::consts::FRAC_2_SQRT_PI), x, e.far]
+    }
+    #[inline(always)]
+    fn next<const FMA: bool>(self, k: usize, s: &[F; 4], u1: F, u2: F, _: F) -> F {
+        hermite::<F, FMA>(k, 2.0, s[2], u1, u2)
+    }
+    #[inline(always)]
+    fn output<const FMA: bool>(self, k: usize, s: &[F; 4], _: F, u: F, _: F) -> F {
+        if k == 0 { u } else { u * s[3] }
+    }
+}
+
+/// x·Φ(x), Φ(−y) = e^(−y²/2)·erfcx(y/√2)/2: no difference in the left tail.
+#[derive(Clone, Copy)]
+pub(super) struct Gelu;
+
+impl<F: Float> Recipe<F> for Gelu {
+    #[inline(always)]
+    fn seeds<const FMA: bool>(self, x: F) -> [F; 4] {
+        let half = num::<F>(0.5);
+        let x = clamp(x, F::GAUSS_END * num(std::f64::consts::SQRT_2));
+        let y = x.abs();
+        let square = Twofold::product::<FMA>(y, y).scaled(half);
+        let e = Exp::new::<FMA, false>(-square.hi, -square.lo);
+        let gauss = e.near::<FMA>();
+        let tail = gauss * (half * erfcx::<F, FMA>(y * num(std::f64::consts::FRAC_1_SQRT_2)));
+        let phi = if x < F::ZERO { tail } else { (F::ONE - tail) * e.near_one() };
+        [phi, gauss * num(0.3989422804014327), x, e.far]
+    }
+    #[inline(always)]
+    fn next<const FMA: bool>(self, k: usize, s: &[F; 4], u1: F, u2: F, _: F) -> F {
+        hermite::<F, FMA>(k, 1.0, s[2], u1, u2)
+    }
+    #[inline(always)]
+    fn output<const FMA: bool>(self, k: usize, s: &[F; 4], x: F, u: F, u1: F) -> F {
+        times_argument::<F, FMA>(k, x, F::GAUSS_END * num(std::f64::consts::SQRT_2), u, u1, s[3])
+    }
+}

@@ -1,0 +1,925 @@
+//! The replay: a plan run on a chunk of points, forward and reverse. Knows numbers, one
+//! chunk at a time; nothing of conditions, losses or threads.
+
+use crate::elemental::Elemental;
+use crate::kernel::gemm::{Packed, Start, multiply, outer, row_sums};
+use crate::kernel::jet::{Mode, Table, axpy, bilinear, bilinear_guarded, sum};
+use crate::kernel::simd::{InstructionSet, Isa, Kernel, on};
+use crate::plan::{BufferId, Composition, Layout, Plan, Root, Run, Step, Term, WeightKey, Zero};
+use crate::real::Real;
+use std::ops::Range;
+
+/// Numbers that start at a cache line.
+#[derive(Debug, Default)]
+pub(crate) struct Aligned<T> {
+    numbers: Vec<T>,
+}
+
+impl<T: Real> Aligned<T> {
+    /// At least `len` numbers, kept if they are there already.
+    pub(crate) fn reserve(&mut self, len: usize) {
+        let padded = len + 64 / size_of::<T>();
+        if self.numbers.len() < padded {
+            self.numbers.resize(padded, T::ZERO);
+        }
+    }
+
+    pub(crate) fn as_mut(&mut self) -> &mut [T] {
+        let skip = self.numbers.as_ptr().align_offset(64);
+        self.numbers.get_mut(skip..).unwrap_or_default()
+    }
+
+    pub(crate) fn as_ref(&self) -> &[T] {
+        let skip = self.numbers.as_ptr().align_offset(64);
+        self.numbers.get(skip..).unwrap_or_default()
+    }
+}
+
+/// What one thread works in.
+#[derive(Debug, Default)]
+pub(crate) struct Workspace<T> {
+    arena: Aligned<T>,
+    scratch: Aligned<T>,
+}
+
+/// The parameters as the replay reads them.
+#[derive(Debug, Default)]
+pub(crate) struct Weights<T> {
+    /// All parameters.
+    pub(crate) theta: Vec<T>,
+    /// W and its transpose, packed, for each key of the weight table.
+    packed: Vec<(Packed<T>, Packed<T>)>,
+}
+
+impl<T: Real> Weights<T> {
+    /// Takes over the parameters. Allocates the first time only.
+    pub(crate) fn load(&mut self, theta: &[f64], keys: &[WeightKey]) {
+        self.theta.clear();
+        self.theta.extend(theta.iter().map(|&x| T::from_f64(x)));
+        self.packed.resize_with(keys.len(), Default::default);
+        for (key, (forward, transposed)) in keys.iter().zip(&mut self.packed) {
+            let w = &self.theta[key.offset..][..key.rows * key.columns];
+            forward.pack(w, key.rows, key.columns, false);
+            transposed.pack(w, key.rows, key.columns, true);
+        }
+    }
+}
+
+/// Some points, and their data: one slice for each coordinate and column, of equal lengths.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Chunk<'a, T> {
+    pub(crate) coordinates: &'a [Vec<T>],
+    pub(crate) columns: &'a [&'a [T]],
+    pub(crate) start: usize,
+    /// Points; lanes beyond them repeat the last.
+    pub(crate) count: usize,
+}
+
+impl<T: Real> Chunk<'_, T> {
+    fn fill(&self, from: &[T], lanes: &mut [T]) {
+        let from = &from[self.start..self.start + self.count];
+        lanes[..self.count].copy_from_slice(from);
+        lanes[self.count..].fill(from[self.count - 1]);
+    }
+}
+
+/// Where the reverse sweep puts the gradient.
+pub(crate) enum Sink<'a, T> {
+    /// Added up over the points: one number for each parameter.
+    Gradient(&'a mut [T]),
+    /// One row of lanes for each parameter.
+    Rows(&'a mut [T]),
+}
+
+/// A plan with its layout and parameters, ready for chunks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Replay<'a, T> {
+    pub(crate) plan: &'a Plan,
+    pub(crate) layout: &'a Layout,
+    pub(crate) keys: &'a [WeightKey],
+    pub(crate) weights: &'a Weights<T>,
+    pub(crate) set: InstructionSet,
+}
+
+impl<T: Real> Replay<'_, T> {
+    /// All values of a chunk.
+    pub(crate) fn forward(&self, chunk: Chunk<'_, T>, workspace: &mut Workspace<T>) {
+        workspace.arena.reserve(self.layout.len);
+        workspace.scratch.reserve(self.plan.scratch * self.layout.lanes);
+        self.set.dispatch(Forward {
+            replay: *self,
+            chunk,
+            workspace,
+        });
+    }
+
+    /// A residual of the last forward pass, lane by lane.
+    pub(crate) fn residual<'w>(&self, root: &Root, workspace: &'w Workspace<T>) -> Option<&'w [T]> {
+        let buffer = root.value?;
+        Some(&workspace.arena.as_ref()[self.layout.offset[buffer]..][..self.layout.lanes])
+    }
+
+    /// Clears the seeds of all residuals.
+    pub(crate) fn clear_seeds(&self, workspace: &mut Workspace<T>) {
+        for &buffer in &self.plan.seeded {
+            let range = self.range(buffer);
+            workspace.arena.as_mut()[range].fill(T::ZERO);
+        }
+    }
+
+    /// Adds to the seed of a residual: the adjoint of its value, lane by lane.
+    pub(crate) fn seed(
+        &self,
+        root: &Root,
+        workspace: &mut Workspace<T>,
+        seeds: impl Iterator<Item = T>,
+    ) {
+        let Some(buffer) = root.adjoint else {
+            return;
+        };
+        let lanes = &mut workspace.arena.as_mut()[self.layout.offset[buffer]..];
+        for (lane, seed) in lanes.iter_mut().zip(seeds) {
+            *lane += seed;
+        }
+    }
+
+    /// The reverse sweep from the seeds.
+    pub(crate) fn reverse(&self, workspace: &mut Workspace<T>, sink: Sink<'_, T>) {
+        self.set.dispatch(Reverse {
+            replay: *self,
+            workspace,
+            sink,
+        });
+    }
+
+    /// All numbers of a buffer, row by row, as (row, plane, lane), after a forward pass of
+    /// a plan that reuses none.
+    pub(crate) fn buffer<'w>(&self, id: BufferId, workspace: &'w Workspace<T>) -> Vec<&'w [T]> {
+        let arena = workspace.arena.as_ref();
+        let buffer = &self.plan.buffers[id];
+        (0..buffer.rows)
+            .map(|row| {
+                let start = self.layout.offset[id] + row * self.layout.stride[id];
+                &arena[start..start + buffer.planes * self.layout.lanes]
+            })
+            .collect()
+    }
+
+    fn range(&self, id: BufferId) -> Range<usize> {
+        let buffer = &self.plan.buffers[id];
+        let start = self.layout.offset[id];
+        start..start + buffer.rows * self.layout.stride[id]
+    }
+
+    fn rows(&self, id: BufferId) -> Rows {
+        Rows {
+            stride: self.layout.stride[id],
+            len: self.plan.buffers[id].planes * self.layout.lanes,
+            count: self.plan.buffers[id].rows,
+        }
+    }
+}
+
+/// Rows of a buffer.
+#[derive(Debug, Clone, Copy)]
+struct Rows {
+    stride: usize,
+    len: usize,
+    count: usize,
+}
+
+impl Rows {
+    #[inline(always)]
+    fn of<T>(self, numbers: &[T], row: usize) -> &[T] {
+        &numbers[row * self.stride..][..self.len]
+    }
+    #[inline(always)]
+    fn of_mut<T>(self, numbers: &mut [T], row: usize) -> &mut [T] {
+        &mut numbers[row * self.stride..][..self.len]
+    }
+}
+
+/// Disjoint parts of the arena. Lifetimes keep buffers in use at the same time apart.
+fn parts<T, const N: usize>(arena: &mut [T], ranges: [Range<usize>; N]) -> [&mut [T]; N] {
+    match arena.get_disjoint_mut(ranges) {
+        Ok(parts) => parts,
+        Err(error) => unreachable!("buffers in use at the same time overlap: {error}"),
+    }
+}
+
+struct Forward<'a, T> {
+    replay: Replay<'a, T>,
+    chunk: Chunk<'a, T>,
+    workspace: &'a mut Workspace<T>,
+}
+
+impl<T: Real> Kernel for Forward<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let Self {
+            replay,
+            chunk,
+            workspace,
+        } = self;
+        let arena = workspace.arena.as_mut();
+        let scratch = workspace.scratch.as_mut();
+        for step in &replay.plan.forward {
+            forward_step(simd, &replay, step, chunk, arena, scratch);
+        }
+    }
+}
+
+#[inline(always)]
+fn forward_step<T: Real, S: Isa>(
+    simd: S,
+    replay: &Replay<'_, T>,
+    step: &Step,
+    chunk: Chunk<'_, T>,
+    arena: &mut [T],
+    scratch: &mut [T],
+) {
+    let lanes = replay.layout.lanes;
+    match step {
+        Step::Coordinate {
+            dst,
+            coordinate,
+            value,
+            first,
+        } => {
+            let row = &mut arena[replay.range(*dst)];
+            if let Some(place) = value {
+                chunk.fill(
+                    &chunk.coordinates[*coordinate],
+                    &mut row[place * lanes..][..lanes],
+                );
+            }
+            if let Some(place) = first {
+                row[place * lanes..][..lanes].fill(T::ONE);
+            }
+        }
+        Step::Data { dst, column } => {
+            let row = &mut arena[replay.range(*dst)];
+            chunk.fill(chunk.columns[*column], &mut row[..lanes]);
+        }
+        Step::Constant { dst, value } => {
+            arena[replay.range(*dst)][..lanes].fill(T::from_f64(*value));
+        }
+        Step::Parameter { dst, index } => {
+            arena[replay.range(*dst)][..lanes].fill(replay.weights.theta[*index]);
+        }
+        Step::Compose {
+            v,
+            d,
+            z,
+            elemental,
+            program,
+        } => {
+            let (v_rows, z_rows) = (replay.rows(*v), replay.rows(*z));
+            let (v, z, d) = match d {
+                Some(d) => {
+                    let ranges = [replay.range(*v), replay.range(*z), replay.range(*d)];
+                    let [v, z, numbers] = parts(arena, ranges);
+                    (v, z, Some((numbers, replay.rows(*d))))
+                }
+                None => {
+                    let [v, z] = parts(arena, [replay.range(*v), replay.range(*z)]);
+                    (v, z, None)
+                }
+            };
+            on(
+                simd,
+                Compose {
+                    elemental,
+                    program,
+                    lanes,
+                    z,
+                    z_rows,
+                    v,
+                    v_rows,
+                    d,
+                    scratch,
+                },
+            );
+        }
+        Step::Affine {
+            dst,
+            src,
+            weight,
+            bias,
+            value,
+            runs,
+            columns,
+        } => {
+            let (dst_rows, src_rows) = (replay.rows(*dst), replay.rows(*src));
+            let [z, a] = parts(arena, [replay.range(*dst), replay.range(*src)]);
+            let key = replay.keys[*weight];
+            let theta = &replay.weights.theta;
+            on(
+                simd,
+                Affine {
+                    packed: &replay.weights.packed[*weight].0,
+                    weight: &theta[key.offset..][..key.rows * key.columns],
+                    bias: bias.map(|at| &theta[at..at + key.rows]),
+                    value: *value,
+                    runs,
+                    columns,
+                    lanes,
+                    a,
+                    a_rows: src_rows,
+                    z,
+                    z_rows: dst_rows,
+                },
+            );
+        }
+        Step::Select {
+            dst,
+            or_equal,
+            condition,
+            places,
+            then,
+            otherwise,
+        } => {
+            let rows = replay.rows(*dst);
+            let condition_rows = replay.rows(*condition);
+            for row in 0..rows.count {
+                let mask = condition_rows.of(&arena[replay.range(*condition)], row);
+                scratch[..lanes].copy_from_slice(&mask[..lanes]);
+                for (branch, taken) in [(*then, true), (*otherwise, false)] {
+                    let branch_rows = replay.rows(branch);
+                    let [out, from] = parts(arena, [replay.range(*dst), replay.range(branch)]);
+                    let out = rows.of_mut(out, row);
+                    let from = branch_rows.of(from, row);
+                    for (plane, &(first, second)) in places.iter().enumerate() {
+                        let place = if taken { first } else { second };
+                        let out = &mut out[plane * lanes..][..lanes];
+                        for lane in 0..lanes {
+                            if holds(scratch[lane], *or_equal) == taken {
+                                out[lane] = place.map_or(T::ZERO, |p| from[p * lanes + lane]);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        _ => common_step(simd, replay, step, arena),
+    }
+}
+
+fn holds<T: Real>(x: T, or_equal: bool) -> bool {
+    x > T::ZERO || (or_equal && x == T::ZERO)
+}
+
+/// Steps of both directions.
+#[inline(always)]
+fn common_step<T: Real, S: Isa>(simd: S, replay: &Replay<'_, T>, step: &Step, arena: &mut [T]) {
+    let lanes = replay.layout.lanes;
+    match step {
+        Step::Linear {
+            dst,
+            zeros,
+            terms,
+            shift,
+        } => {
+            let rows = replay.rows(*dst);
+            zero(&mut arena[replay.range(*dst)], rows, lanes, zeros);
+            for term in terms {
+                let src_rows = replay.rows(term.src);
+                let [dst, src] = parts(arena, [replay.range(*dst), replay.range(term.src)]);
+                on(
+                    simd,
+                    Linear {
+                        term,
+                        lanes,
+                        src,
+                        src_rows,
+                        dst,
+                        dst_rows: rows,
+                    },
+                );
+            }
+            if let Some((place, shift)) = shift {
+                let shift = T::from_f64(*shift);
+                let numbers = &mut arena[replay.range(*dst)];
+                for row in 0..rows.count {
+                    for x in &mut rows.of_mut(numbers, row)[place * lanes..][..lanes] {
+                        *x += shift;
+                    }
+                }
+            }
+        }
+        Step::Bilinear {
+            dst,
+            a,
+            b,
+            table,
+            mode,
+            guarded,
+        } => {
+            let (dst_rows, a_rows, b_rows) = (replay.rows(*dst), replay.rows(*a), replay.rows(*b));
+            let (dst, a, b): (&mut [T], &[T], &[T]) = if a == b {
+                let [dst, a] = parts(arena, [replay.range(*dst), replay.range(*a)]);
+                (dst, a, a)
+            } else {
+                let ranges = [replay.range(*dst), replay.range(*a), replay.range(*b)];
+                let [dst, a, b] = parts(arena, ranges);
+                (dst, a, b)
+            };
+            on(
+                simd,
+                Bilinear {
+                    table,
+                    mode: *mode,
+                    guarded: *guarded,
+                    lanes,
+                    a,
+                    a_rows,
+                    b,
+                    b_rows,
+                    dst,
+                    dst_rows,
+                },
+            );
+        }
+        _ => unreachable!("a step of the other direction"),
+    }
+}
+
+fn zero<T: Real>(numbers: &mut [T], rows: Rows, lanes: usize, zeros: &[Zero]) {
+    for z in zeros {
+        for row in z.row..z.row + z.rows {
+            rows.of_mut(numbers, row)[z.place * lanes..][..z.len * lanes].fill(T::ZERO);
+        }
+    }
+}
+
+struct Linear<'a, T> {
+    term: &'a Term,
+    lanes: usize,
+    src: &'a [T],
+    src_rows: Rows,
+    dst: &'a mut [T],
+    dst_rows: Rows,
+}
+
+impl<T: Real> Kernel for Linear<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, _: S) {
+        let Self { term, lanes, .. } = self;
+        let len = term.run.len * lanes;
+        let factor = T::from_f64(term.factor);
+        for row in 0..term.rows {
+            let src = self.src_rows.of(self.src, term.src_row + row * term.src_step);
+            let dst = self.dst_rows.of_mut(self.dst, term.dst_row + row * term.dst_step);
+            axpy(
+                factor,
+                &src[term.run.src * lanes..][..len],
+                &mut dst[term.run.dst * lanes..][..len],
+                term.mode,
+            );
+        }
+    }
+}
+
+struct Bilinear<'a, T> {
+    table: &'a Table,
+    mode: Mode,
+    guarded: bool,
+    lanes: usize,
+    a: &'a [T],
+    a_rows: Rows,
+    b: &'a [T],
+    b_rows: Rows,
+    dst: &'a mut [T],
+    dst_rows: Rows,
+}
+
+impl<T: Real> Kernel for Bilinear<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let Self {
+            table, mode, lanes, ..
+        } = self;
+        for row in 0..self.dst_rows.count {
+            let a = self.a_rows.of(self.a, row);
+            let b = self.b_rows.of(self.b, row);
+            let out = self.dst_rows.of_mut(self.dst, row);
+            if self.guarded {
+                bilinear_guarded(table, a, b, out, lanes, mode);
+            } else {
+                bilinear(simd, table, a, b, out, lanes, mode);
+            }
+        }
+    }
+}
+
+struct Compose<'a, T> {
+    elemental: &'a Elemental,
+    program: &'a Composition,
+    lanes: usize,
+    z: &'a [T],
+    z_rows: Rows,
+    v: &'a mut [T],
+    v_rows: Rows,
+    d: Option<(&'a mut [T], Rows)>,
+    scratch: &'a mut [T],
+}
+
+impl<T: Real> Kernel for Compose<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(mut self, simd: S) {
+        let Self { program, lanes, .. } = self;
+        let scratch = &mut self.scratch[..program.scratch * lanes];
+        for row in 0..self.v_rows.count {
+            let z = self.z_rows.of(self.z, row);
+            let v = self.v_rows.of_mut(self.v, row);
+            // z's value comes first in its row.
+            let coefficients = &mut scratch[..(program.order + 1) * lanes];
+            if S::FMA {
+                self.elemental
+                    .coefficients::<T, true>(&z[..lanes], program.order, coefficients);
+            } else {
+                self.elemental
+                    .coefficients::<T, false>(&z[..lanes], program.order, coefficients);
+            }
+            let argument = program.argument * lanes;
+            scratch[argument..argument + z.len()].copy_from_slice(z);
+            for (place, table) in &program.powers {
+                let (lower, upper) = scratch.split_at_mut(place * lanes);
+                bilinear(simd, table, lower, lower, upper, lanes, Mode::Overwrite);
+            }
+            if let Some(place) = program.value_place {
+                v[place * lanes..][..lanes].copy_from_slice(&scratch[..lanes]);
+            }
+            bilinear(simd, &program.value, scratch, scratch, v, lanes, Mode::Overwrite);
+            if let Some((d, d_rows)) = &mut self.d {
+                let d = d_rows.of_mut(d, row);
+                let (coefficients, rest) = scratch.split_at_mut(program.scaled * lanes);
+                let mut factor = T::ONE;
+                for k in 1..program.order {
+                    factor += T::ONE;
+                    axpy(
+                        factor,
+                        &coefficients[(k + 1) * lanes..][..lanes],
+                        &mut rest[(k - 1) * lanes..][..lanes],
+                        Mode::Overwrite,
+                    );
+                }
+                // f' at z itself is always needed, and comes first.
+                d[..lanes].copy_from_slice(&coefficients[lanes..2 * lanes]);
+                bilinear(simd, &program.derivative, scratch, scratch, d, lanes, Mode::Overwrite);
+            }
+        }
+    }
+}
+
+struct Affine<'a, T> {
+    packed: &'a Packed<T>,
+    weight: &'a [T],
+    bias: Option<&'a [T]>,
+    value: Option<usize>,
+    runs: &'a [Run],
+    columns: &'a [(usize, Vec<(usize, f64)>)],
+    lanes: usize,
+    a: &'a [T],
+    a_rows: Rows,
+    z: &'a mut [T],
+    z_rows: Rows,
+}
+
+impl<T: Real> Kernel for Affine<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let Self { lanes, .. } = self;
+        let mut biased = false;
+        for run in self.runs {
+            let start = match (self.bias, self.value) {
+                (Some(bias), Some(place)) if place == run.dst => {
+                    biased = true;
+                    Start::Bias { bias, cols: lanes }
+                }
+                _ => Start::Zero,
+            };
+            multiply(
+                simd,
+                self.packed,
+                &self.a[run.src * lanes..],
+                self.a_rows.stride,
+                &mut self.z[run.dst * lanes..],
+                self.z_rows.stride,
+                run.len * lanes,
+                start,
+            );
+        }
+        let inputs = self.a_rows.count;
+        for row in 0..self.z_rows.count {
+            let z = self.z_rows.of_mut(self.z, row);
+            if let (false, Some(place)) = (biased, self.value) {
+                let bias = self.bias.map_or(T::ZERO, |bias| bias[row]);
+                z[place * lanes..][..lanes].fill(bias);
+            }
+            let weight = &self.weight[row * inputs..][..inputs];
+            for (place, parts) in self.columns {
+                let mut sum = T::ZERO;
+                for &(column, factor) in parts {
+                    sum += weight[column] * T::from_f64(factor);
+                }
+                z[place * lanes..][..lanes].fill(sum);
+            }
+        }
+    }
+}
+
+struct Reverse<'a, T> {
+    replay: Replay<'a, T>,
+    workspace: &'a mut Workspace<T>,
+    sink: Sink<'a, T>,
+}
+
+impl<T: Real> Kernel for Reverse<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let Self {
+            replay,
+            workspace,
+            mut sink,
+        } = self;
+        let arena = workspace.arena.as_mut();
+        for step in &replay.plan.reverse {
+            reverse_step(simd, &replay, step, arena, &mut sink);
+        }
+    }
+}
+
+#[inline(always)]
+fn reverse_step<T: Real, S: Isa>(
+    simd: S,
+    replay: &Replay<'_, T>,
+    step: &Step,
+    arena: &mut [T],
+    sink: &mut Sink<'_, T>,
+) {
+    let lanes = replay.layout.lanes;
+    match step {
+        Step::AffineAdjoint {
+            zbar,
+            src,
+            abar,
+            weight,
+            bias,
+            value,
+            runs,
+            columns,
+            guarded,
+        } => {
+            let key = replay.keys[*weight];
+            if let Some((dst, mode, zeros)) = abar {
+                let (dst_rows, zbar_rows) = (replay.rows(*dst), replay.rows(*zbar));
+                zero(&mut arena[replay.range(*dst)], dst_rows, lanes, zeros);
+                let [a, z] = parts(arena, [replay.range(*dst), replay.range(*zbar)]);
+                on(
+                    simd,
+                    InputAdjoint {
+                        packed: &replay.weights.packed[*weight].1,
+                        mode: *mode,
+                        runs,
+                        lanes,
+                        zbar: z,
+                        zbar_rows,
+                        abar: a,
+                        abar_rows: dst_rows,
+                    },
+                );
+            }
+            let (zbar_rows, src_rows) = (replay.rows(*zbar), replay.rows(*src));
+            let [z, a] = parts(arena, [replay.range(*zbar), replay.range(*src)]);
+            if *guarded {
+                scrub(z, zbar_rows, a, src_rows, lanes);
+            }
+            on(
+                simd,
+                WeightAdjoint {
+                    key,
+                    bias: *bias,
+                    value: *value,
+                    runs,
+                    columns,
+                    lanes,
+                    zbar: z,
+                    zbar_rows,
+                    a,
+                    a_rows: src_rows,
+                    sink,
+                },
+            );
+        }
+        Step::ParameterAdjoint { adjoint, index } => {
+            let row = &arena[replay.range(*adjoint)][..lanes];
+            match sink {
+                Sink::Gradient(gradient) => gradient[*index] += sum(simd, row),
+                Sink::Rows(rows) => {
+                    axpy(T::ONE, row, &mut rows[index * lanes..][..lanes], Mode::Accumulate);
+                }
+            }
+        }
+        Step::SelectAdjoint {
+            adjoint,
+            or_equal,
+            condition,
+            dst,
+            then,
+            places,
+            mode,
+        } => {
+            let dst_rows = replay.rows(*dst);
+            let (adjoint_rows, mask_rows) = (replay.rows(*adjoint), replay.rows(*condition));
+            let ranges = [
+                replay.range(*dst),
+                replay.range(*adjoint),
+                replay.range(*condition),
+            ];
+            let [dst, adjoint, mask] = parts(arena, ranges);
+            for row in 0..dst_rows.count {
+                let mask = mask_rows.of(mask, row);
+                let adjoint = adjoint_rows.of(adjoint, row);
+                let dst = dst_rows.of_mut(dst, row);
+                for (plane, place) in places.iter().enumerate() {
+                    let dst = &mut dst[plane * lanes..][..lanes];
+                    for lane in 0..lanes {
+                        let taken = holds(mask[lane], *or_equal) == *then;
+                        let own = match place {
+                            Some(place) if taken => adjoint[place * lanes + lane],
+                            _ => T::ZERO,
+                        };
+                        match mode {
+                            Mode::Overwrite => dst[lane] = own,
+                            Mode::Accumulate => dst[lane] += own,
+                        }
+                    }
+                }
+            }
+        }
+        _ => common_step(simd, replay, step, arena),
+    }
+}
+
+/// Clears inputs in lanes whose adjoints are all 0, so that NaN of a branch not taken
+/// meets no product.
+fn scrub<T: Real>(zbar: &[T], zbar_rows: Rows, a: &mut [T], a_rows: Rows, lanes: usize) {
+    for lane in 0..lanes {
+        let idle = (0..zbar_rows.count).all(|row| {
+            let row = zbar_rows.of(zbar, row);
+            row.iter().skip(lane).step_by(lanes).all(|x| *x == T::ZERO)
+        });
+        if idle {
+            for row in 0..a_rows.count {
+                let row = a_rows.of_mut(a, row);
+                row.iter_mut().skip(lane).step_by(lanes).for_each(|x| *x = T::ZERO);
+            }
+        }
+    }
+}
+
+struct InputAdjoint<'a, T> {
+    packed: &'a Packed<T>,
+    mode: Mode,
+    runs: &'a [Run],
+    lanes: usize,
+    zbar: &'a [T],
+    zbar_rows: Rows,
+    abar: &'a mut [T],
+    abar_rows: Rows,
+}
+
+impl<T: Real> Kernel for InputAdjoint<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        for run in self.runs {
+            multiply(
+                simd,
+                self.packed,
+                &self.zbar[run.dst * self.lanes..],
+                self.zbar_rows.stride,
+                &mut self.abar[run.src * self.lanes..],
+                self.abar_rows.stride,
+                run.len * self.lanes,
+                match self.mode {
+                    Mode::Overwrite => Start::Zero,
+                    Mode::Accumulate => Start::Held,
+                },
+            );
+        }
+    }
+}
+
+struct WeightAdjoint<'a, 's, T> {
+    key: WeightKey,
+    bias: Option<usize>,
+    value: Option<usize>,
+    runs: &'a [Run],
+    columns: &'a [(usize, Vec<(usize, f64)>)],
+    lanes: usize,
+    zbar: &'a [T],
+    zbar_rows: Rows,
+    a: &'a [T],
+    a_rows: Rows,
+    sink: &'a mut Sink<'s, T>,
+}
+
+impl<T: Real> Kernel for WeightAdjoint<'_, '_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let Self {
+            key,
+            lanes,
+            zbar,
+            zbar_rows,
+            ..
+        } = self;
+        let weight = key.offset..key.offset + key.rows * key.columns;
+        match self.sink {
+            Sink::Gradient(gradient) => {
+                for run in self.runs {
+                    outer(
+                        simd,
+                        &zbar[run.dst * lanes..],
+                        zbar_rows.stride,
+                        key.rows,
+                        &self.a[run.src * lanes..],
+                        self.a_rows.stride,
+                        key.columns,
+                        run.len * lanes,
+                        &mut gradient[weight.clone()],
+                    );
+                }
+                if let (Some(bias), Some(place)) = (self.bias, self.value) {
+                    row_sums(
+                        simd,
+                        zbar,
+                        zbar_rows.stride,
+                        key.rows,
+                        place * lanes..(place + 1) * lanes,
+                        &mut gradient[bias..bias + key.rows],
+                    );
+                }
+                let gradient = &mut gradient[weight];
+                for (place, parts) in self.columns {
+                    for row in 0..key.rows {
+                        let total = sum(
+                            simd,
+                            &zbar_rows.of(zbar, row)[place * lanes..][..lanes],
+                        );
+                        for &(column, factor) in parts {
+                            gradient[row * key.columns + column] += T::from_f64(factor) * total;
+                        }
+                    }
+                }
+            }
+            Sink::Rows(rows) => {
+                for row in 0..key.rows {
+                    let zbar = zbar_rows.of(zbar, row);
+                    for column in 0..key.columns {
+                        let a = self.a_rows.of(self.a, column);
+                        let at = (key.offset + row * key.columns + column) * lanes;
+                        let out = &mut rows[at..at + lanes];
+                        for run in self.runs {
+                            for plane in 0..run.len {
+                                let z = &zbar[(run.dst + plane) * lanes..][..lanes];
+                                let a = &a[(run.src + plane) * lanes..][..lanes];
+                                for ((out, &z), &a) in out.iter_mut().zip(z).zip(a) {
+                                    *out += z * a;
+                                }
+                            }
+                        }
+                    }
+                    for (place, parts) in self.columns {
+                        for &(column, factor) in parts {
+                            let at = (key.offset + row * key.columns + column) * lanes;
+                            axpy(
+                                T::from_f64(factor),
+                                &zbar[place * lanes..][..lanes],
+                                &mut rows[at..at + lanes],
+                                Mode::Accumulate,
+                            );
+                        }
+                    }
+                    if let (Some(bias), Some(place)) = (self.bias, self.value) {
+                        axpy(
+                            T::ONE,
+                            &zbar[place * lanes..][..lanes],
+                            &mut rows[(bias + row) * lanes..][..lanes],
+                            Mode::Accumulate,
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
