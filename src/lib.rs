@@ -14,7 +14,7 @@ pub mod record;
 pub(crate) mod replay;
 pub mod tape;
 
-pub use elemental::Elemental;
+pub use elemental::{Elemental, Smoothness};
 pub use engine::{Engine, Evaluation, Options, Precision, Rows, values};
 pub use error::Error;
 pub use kernel::simd::InstructionSet;

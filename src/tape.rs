@@ -1,7 +1,7 @@
 //! The tape: an equation as plain data, and the two inferences (demand, support) that
 //! decide which planes each node holds. Knows nothing of recording, memory or numbers.
 
-use crate::elemental::Elemental;
+use crate::elemental::{Elemental, Smoothness};
 use crate::error::Error;
 use crate::plane::{Coordinate, MAX_ORDER, Plane, Planes, factor_pairs, generated};
 use smallvec::SmallVec;
@@ -287,14 +287,15 @@ impl Tape {
                 column: self.columns[*column].clone(),
                 at: node.source.to_string(),
             }),
-            Op::Elemental(elemental) if elemental.smoothness().is_some_and(|k| order > k) => {
-                Err(Error::NotSmooth {
+            Op::Elemental(elemental) => match elemental.smoothness() {
+                Smoothness::UpTo(smoothness) if order > smoothness => Err(Error::NotSmooth {
                     elemental: elemental.name().to_string(),
                     order,
-                    smoothness: elemental.smoothness().unwrap_or(order),
+                    smoothness,
                     at: node.source.to_string(),
-                })
-            }
+                }),
+                _ => Ok(()),
+            },
             _ => Ok(()),
         }
     }

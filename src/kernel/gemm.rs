@@ -91,14 +91,26 @@ pub(crate) fn multiply<T: Real, S: Isa>(
     if w.rows > 0 && cols > 0 {
         let a = (a, a_stride);
         let z = (z, z_stride);
-        outlined(simd, Multiply { w, a, z, cols, start });
+        outlined(
+            simd,
+            Multiply {
+                w,
+                a,
+                z,
+                cols,
+                start,
+            },
+        );
     }
 }
 
 /// `rows` rows of `cols` numbers lie in `x`.
 fn check<T>(x: &[T], rows: usize, stride: usize, cols: usize) {
     assert!(rows <= 1 || stride >= cols, "rows overlap");
-    assert!(rows == 0 || x.len() >= (rows - 1) * stride + cols, "rows missing");
+    assert!(
+        rows == 0 || x.len() >= (rows - 1) * stride + cols,
+        "rows missing"
+    );
 }
 
 /// Runs `kernel` as a function of its own: one copy for all callers, and registers
@@ -146,7 +158,11 @@ impl<T: Real> Kernel for Multiply<'_, T> {
             for depth in parts(self.w.depth, DEEP) {
                 for strip in parts(vectors, if S::REGISTER_COUNT >= 32 { 4 } else { 2 }) {
                     let col = part.start + strip.start * lanes;
-                    let at = Strip { depth: depth.clone(), cols: col..col + strip.len() * lanes, start };
+                    let at = Strip {
+                        depth: depth.clone(),
+                        cols: col..col + strip.len() * lanes,
+                        start,
+                    };
                     match strip.len() {
                         0 => {}
                         1 => self.strip::<S, 1>(simd, at),
@@ -156,7 +172,14 @@ impl<T: Real> Kernel for Multiply<'_, T> {
                     }
                 }
                 if !rest.is_empty() {
-                    self.strip::<S, 1>(simd, Strip { depth, cols: rest.clone(), start });
+                    self.strip::<S, 1>(
+                        simd,
+                        Strip {
+                            depth,
+                            cols: rest.clone(),
+                            start,
+                        },
+                    );
                 }
                 start = Start::Held;
             }
@@ -208,7 +231,10 @@ impl<T: Real> Multiply<'_, T> {
             let w = w[depth.start * M..depth.end * M].as_chunks().0;
             let z = &mut z[row * z_stride + cols.start..];
             let start = match start {
-                Start::Bias { bias, cols } => Start::Bias { bias: &bias[row..row + M], cols },
+                Start::Bias { bias, cols } => Start::Bias {
+                    bias: &bias[row..row + M],
+                    cols,
+                },
                 other => other,
             };
             tile::<T, S, M, N>(simd, w, (a, a_stride), (z, z_stride), cols.len(), start);
@@ -278,10 +304,14 @@ fn vectors<T: Real, S: Isa, const N: usize>(x: &[T]) -> [T::Vector<S>; N] {
 fn store<T: Real, S: Isa, const N: usize>(row: &mut [T], width: usize, x: &[T::Vector<S>; N]) {
     let whole = N * T::lanes::<S>();
     if N > 1 || width == whole {
-        T::as_vectors_mut::<S>(&mut row[..whole]).0.copy_from_slice(x);
+        T::as_vectors_mut::<S>(&mut row[..whole])
+            .0
+            .copy_from_slice(x);
     } else {
         let mut numbers = [T::ZERO; LANES];
-        T::as_vectors_mut::<S>(&mut numbers[..whole]).0.copy_from_slice(x);
+        T::as_vectors_mut::<S>(&mut numbers[..whole])
+            .0
+            .copy_from_slice(x);
         row[..width].copy_from_slice(&numbers[..width]);
     }
 }
@@ -306,7 +336,16 @@ pub(crate) fn outer<T: Real, S: Isa>(
     if out > 0 && inp > 0 && cols > 0 {
         let z = (zbar, z_stride);
         let a = (a, a_stride);
-        outlined(simd, Outer { z, a, cols, grad, inp });
+        outlined(
+            simd,
+            Outer {
+                z,
+                a,
+                cols,
+                grad,
+                inp,
+            },
+        );
     }
 }
 
@@ -347,15 +386,15 @@ impl<T: Real> Outer<'_, T> {
     #[inline(always)]
     fn rows<S: Isa, const M: usize>(&mut self, simd: S, row: usize, cols: Range<usize>) {
         let wide = if S::REGISTER_COUNT >= 32 { 4 } else { 3 };
-        let z = rows(self.z, row, cols.clone());
+        let z: [&[T]; M] = rows(self.z, row, &cols);
         for columns in parts(self.inp, wide) {
-            let grad = (&mut self.grad[row * self.inp + columns.start..], self.inp);
-            let cols = cols.clone();
+            let grad = &mut self.grad[row * self.inp + columns.start..];
+            let at = (columns.start, &cols);
             match columns.len() {
-                1 => outlined(simd, Corner::<T, M, 1> { z, a: rows(self.a, columns.start, cols), grad }),
-                2 => outlined(simd, Corner::<T, M, 2> { z, a: rows(self.a, columns.start, cols), grad }),
-                3 => outlined(simd, Corner::<T, M, 3> { z, a: rows(self.a, columns.start, cols), grad }),
-                _ => outlined(simd, Corner::<T, M, 4> { z, a: rows(self.a, columns.start, cols), grad }),
+                1 => corner::<T, S, M, 1>(simd, &z, self.a, at, (grad, self.inp)),
+                2 => corner::<T, S, M, 2>(simd, &z, self.a, at, (grad, self.inp)),
+                3 => corner::<T, S, M, 3>(simd, &z, self.a, at, (grad, self.inp)),
+                _ => corner::<T, S, M, 4>(simd, &z, self.a, at, (grad, self.inp)),
             }
         }
     }
@@ -363,18 +402,35 @@ impl<T: Real> Outer<'_, T> {
 
 /// Some columns of N rows.
 #[inline(always)]
-fn rows<T, const N: usize>((x, stride): (&[T], usize), first: usize, cols: Range<usize>) -> [&[T]; N] {
+fn rows<'a, T, const N: usize>(
+    (x, stride): (&'a [T], usize),
+    first: usize,
+    cols: &Range<usize>,
+) -> [&'a [T]; N] {
     std::array::from_fn(|i| &x[(first + i) * stride..][cols.clone()])
+}
+
+#[inline(always)]
+fn corner<T: Real, S: Isa, const M: usize, const N: usize>(
+    simd: S,
+    z: &[&[T]; M],
+    a: (&[T], usize),
+    (first, cols): (usize, &Range<usize>),
+    grad: (&mut [T], usize),
+) {
+    let a = &rows(a, first, cols);
+    // By reference: to copy it would wait for the numbers just written.
+    outlined(simd, &mut Corner::<T, M, N> { z, a, grad });
 }
 
 /// The other micro-kernel: M by N dot products of rows of equal length.
 struct Corner<'a, T, const M: usize, const N: usize> {
-    z: [&'a [T]; M],
-    a: [&'a [T]; N],
+    z: &'a [&'a [T]; M],
+    a: &'a [&'a [T]; N],
     grad: (&'a mut [T], usize),
 }
 
-impl<T: Real, const M: usize, const N: usize> Kernel for Corner<'_, T, M, N> {
+impl<T: Real, const M: usize, const N: usize> Kernel for &mut Corner<'_, T, M, N> {
     type Output = ();
 
     #[inline(always)]
@@ -394,7 +450,9 @@ impl<T: Real, const M: usize, const N: usize> Kernel for Corner<'_, T, M, N> {
         }
         let rest = count * T::lanes::<S>();
         if rest < length {
-            let a = self.a.map(|row| load::<T, S, 1>(&row[rest..], length - rest)[0]);
+            let a = self
+                .a
+                .map(|row| load::<T, S, 1>(&row[rest..], length - rest)[0]);
             for i in 0..M {
                 let [z] = load::<T, S, 1>(&self.z[i][rest..], length - rest);
                 for j in 0..N {
@@ -402,7 +460,7 @@ impl<T: Real, const M: usize, const N: usize> Kernel for Corner<'_, T, M, N> {
                 }
             }
         }
-        let (grad, stride) = self.grad;
+        let (grad, stride) = (&mut *self.grad.0, self.grad.1);
         let sums = lane_sums::<T, S, M, N>(simd, &sums);
         for i in 0..M {
             let grad = &mut grad[i * stride..][..N];
@@ -456,7 +514,11 @@ mod avx512 {
             && let Some(sums) = sums.downcast_mut::<[[f64; N]; M]>()
         {
             let zero = cast([0.0; 8]);
-            for (x, sums) in x.as_flattened().chunks(8).zip(sums.as_flattened_mut().chunks_mut(8)) {
+            for (x, sums) in x
+                .as_flattened()
+                .chunks(8)
+                .zip(sums.as_flattened_mut().chunks_mut(8))
+            {
                 let mut eight = [zero; 8];
                 eight[..x.len()].copy_from_slice(x);
                 sums.copy_from_slice(&sums_f64(simd, eight)[..x.len()]);
@@ -467,7 +529,11 @@ mod avx512 {
             && let Some(sums) = sums.downcast_mut::<[[f32; N]; M]>()
         {
             let zero = cast([0.0f32; 16]);
-            for (x, sums) in x.as_flattened().chunks(16).zip(sums.as_flattened_mut().chunks_mut(16)) {
+            for (x, sums) in x
+                .as_flattened()
+                .chunks(16)
+                .zip(sums.as_flattened_mut().chunks_mut(16))
+            {
                 let mut sixteen = [zero; 16];
                 sixteen[..x.len()].copy_from_slice(x);
                 sums.copy_from_slice(&sums_f32(simd, sixteen)[..x.len()]);

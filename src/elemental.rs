@@ -1,0 +1,432 @@
+//! Elementals: elementary functions by their Taylor coefficients, exact in the tails.
+//! This module knows numbers, but neither jets nor tapes.
+//!
+//! An elemental is **one function: its Taylor coefficients** c_k(z) = f⁽ᵏ⁾(z)/k!. Everything
+//! that a tape needs follows from them: with z = z_0 + δ the value is Σ c_k δ^k, and the jet
+//! of f′ is Σ (k+1) c_{k+1} δ^k. So a new elemental is a handful of lines, and its tails are a
+//! question about one real variable, answered once.
+//!
+//! ```
+//! use dualtape::elemental::Elemental;
+//!
+//! // tanh and its derivatives at 20, where 1 - tanh² is already 0
+//! let c = Elemental::Tanh.taylor(20.0_f64, 2);
+//! assert_eq!(c[0], 1.0);
+//! assert!((c[1] / 1.6993417021166356e-17 - 1.0).abs() < 1e-15);
+//! assert!((2.0 * c[2] / -3.3986834042332711e-17 - 1.0).abs() < 1e-15);
+//! ```
+//!
+//! # How
+//!
+//! Seeds (the value, the first derivative, what the recurrence needs) are made without
+//! differences of nearly equal numbers, from e^(−|x|) or e^(−x²) times smooth factors; the
+//! higher coefficients follow by the differential equation of the function, each term of
+//! which carries the factor of the tail. The common ones are branch-free code that LLVM
+//! turns into vectors for each instruction set; the rest go a lane at a time.
+
+mod cyclic;
+mod float;
+mod gauss;
+mod logistic;
+mod power;
+mod rare;
+mod recipe;
+
+use crate::kernel::simd::{InstructionSet, Isa, Kernel};
+use crate::real::Real;
+use num_dual::DualNum;
+use recipe::{COUNT, fill};
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+/// The highest order of a derivative that a tape may hold. Coefficients go one further,
+/// for f′ in the reverse sweep.
+pub const MAX_ORDER: usize = 12;
+
+/// An elementary function of one variable.
+///
+/// ```
+/// use dualtape::elemental::Elemental;
+///
+/// let cube = Elemental::Powi(3);
+/// assert_eq!(cube.to_string(), "powi(3)");
+/// assert_eq!(cube.taylor(-2.0, 3), [-8.0, 12.0, -6.0, 1.0]);
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Elemental {
+    /// tanh x.
+    Tanh,
+    /// The logistic function 1/(1 + e^−x).
+    Sigmoid,
+    /// ln σ(x).
+    LogSigmoid,
+    /// ln(1 + e^x).
+    Softplus,
+    /// x·σ(x), also called swish.
+    Silu,
+    /// x·Φ(x), with the exact normal distribution function Φ.
+    Gelu,
+    /// sin x.
+    Sin,
+    /// cos x.
+    Cos,
+    /// tan x.
+    Tan,
+    /// e^x.
+    Exp,
+    /// e^x − 1.
+    ExpM1,
+    /// ln x; NaN below 0.
+    Ln,
+    /// ln(1 + x); NaN below −1.
+    Ln1p,
+    /// √x; NaN below 0, slope +∞ at 0.
+    Sqrt,
+    /// ∛x.
+    Cbrt,
+    /// 1/x.
+    Recip,
+    /// x^n for an integer n.
+    Powi(i32),
+    /// x^a; NaN below 0, unless a is an integer.
+    Powf(f64),
+    /// sinh x.
+    Sinh,
+    /// cosh x.
+    Cosh,
+    /// arcsin x; NaN beyond ±1.
+    Asin,
+    /// arccos x; NaN beyond ±1.
+    Acos,
+    /// arctan x.
+    Atan,
+    /// arsinh x.
+    Asinh,
+    /// arcosh x; NaN below 1.
+    Acosh,
+    /// artanh x; NaN beyond ±1.
+    Atanh,
+    /// The error function.
+    Erf,
+    /// |x|, with slope 0 at 0.
+    Abs,
+    /// max(x, 0), with slope 0 at 0.
+    Relu,
+    /// A function of the user; see [`Elemental::custom`].
+    Custom(Custom),
+}
+
+/// How often a function may be differentiated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Smoothness {
+    /// As often as one likes.
+    Unlimited,
+    /// Up to this order, almost everywhere.
+    UpTo(usize),
+}
+
+impl Smoothness {
+    /// Whether a jet of this order may pass.
+    ///
+    /// ```
+    /// use dualtape::elemental::Elemental;
+    /// assert!(Elemental::Relu.smoothness().allows(1));
+    /// assert!(!Elemental::Relu.smoothness().allows(2));
+    /// ```
+    pub fn allows(self, order: usize) -> bool {
+        match self {
+            Self::Unlimited => true,
+            Self::UpTo(most) => order <= most,
+        }
+    }
+}
+
+type Fill = dyn Fn(f64, &mut [f64]) + Send + Sync;
+
+/// A function of the user, by its Taylor coefficients. Two are equal if they are clones of one.
+#[derive(Clone)]
+pub struct Custom {
+    name: Arc<str>,
+    smoothness: Smoothness,
+    fill: Arc<Fill>,
+}
+
+impl fmt::Debug for Custom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Custom")
+            .field("name", &self.name)
+            .field("smoothness", &self.smoothness)
+            .finish_non_exhaustive()
+    }
+}
+
+impl PartialEq for Custom {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.fill, &other.fill)
+    }
+}
+
+impl fmt::Display for Elemental {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name())
+    }
+}
+
+impl Elemental {
+    /// A function of the user: `fill(z, c)` writes c\[k\] = f⁽ᵏ⁾(z)/k! for all k below `c.len()`.
+    ///
+    /// ```
+    /// use dualtape::elemental::{Elemental, Smoothness};
+    ///
+    /// // a parabola, in a handful of lines
+    /// let parabola = Elemental::custom("parabola", Smoothness::Unlimited, |z, c| {
+    ///     c.fill(0.0);
+    ///     for (c, value) in c.iter_mut().zip([z * z, 2.0 * z, 1.0]) {
+    ///         *c = value;
+    ///     }
+    /// });
+    /// assert_eq!(parabola.taylor(3.0, 3), [9.0, 6.0, 1.0, 0.0]);
+    /// ```
+    pub fn custom(
+        name: impl Into<String>,
+        smoothness: Smoothness,
+        fill: impl Fn(f64, &mut [f64]) + Send + Sync + 'static,
+    ) -> Self {
+        Self::Custom(Custom { name: name.into().into(), smoothness, fill: Arc::new(fill) })
+    }
+
+    /// Its name in print.
+    pub fn name(&self) -> Cow<'static, str> {
+        Cow::Borrowed(match self {
+            Self::Tanh => "tanh",
+            Self::Sigmoid => "sigmoid",
+            Self::LogSigmoid => "log_sigmoid",
+            Self::Softplus => "softplus",
+            Self::Silu => "silu",
+            Self::Gelu => "gelu",
+            Self::Sin => "sin",
+            Self::Cos => "cos",
+            Self::Tan => "tan",
+            Self::Exp => "exp",
+            Self::ExpM1 => "exp_m1",
+            Self::Ln => "ln",
+            Self::Ln1p => "ln_1p",
+            Self::Sqrt => "sqrt",
+            Self::Cbrt => "cbrt",
+            Self::Recip => "recip",
+            Self::Powi(n) => return Cow::Owned(format!("powi({n})")),
+            Self::Powf(a) => return Cow::Owned(format!("powf({a})")),
+            Self::Sinh => "sinh",
+            Self::Cosh => "cosh",
+            Self::Asin => "asin",
+            Self::Acos => "acos",
+            Self::Atan => "atan",
+            Self::Asinh => "asinh",
+            Self::Acosh => "acosh",
+            Self::Atanh => "atanh",
+            Self::Erf => "erf",
+            Self::Abs => "abs",
+            Self::Relu => "relu",
+            Self::Custom(custom) => return Cow::Owned(custom.name.to_string()),
+        })
+    }
+
+    /// The order of the jets that may pass through it.
+    pub fn smoothness(&self) -> Smoothness {
+        match self {
+            Self::Abs | Self::Relu => Smoothness::UpTo(1),
+            Self::Custom(custom) => custom.smoothness,
+            _ => Smoothness::Unlimited,
+        }
+    }
+
+    /// c_0..=c_order at `z`: c_k = f⁽ᵏ⁾(z)/k!.
+    ///
+    /// ```
+    /// use dualtape::elemental::Elemental;
+    /// assert_eq!(Elemental::Exp.taylor(0.0, 3), [1.0, 1.0, 0.5, 1.0 / 6.0]);
+    /// ```
+    ///
+    /// # Panics
+    /// If `order` is above [`MAX_ORDER`] + 1.
+    pub fn taylor<T: Real>(&self, z: T, order: usize) -> Vec<T> {
+        let mut out = vec![T::ZERO; order + 1];
+        self.taylor_into(&[z], order, &mut out, InstructionSet::detect());
+        out
+    }
+
+    /// c_0..=c_order at each of `z`, with the instructions of `set`:
+    /// c_k at `z[lane]` goes to `out[k * z.len() + lane]`. Any number of lanes will do.
+    ///
+    /// ```
+    /// use dualtape::{InstructionSet, elemental::Elemental};
+    ///
+    /// let mut c = [0.0; 4];
+    /// Elemental::Recip.taylor_into(&[1.0, 2.0], 1, &mut c, InstructionSet::detect());
+    /// assert_eq!(c, [1.0, 0.5, -1.0, -0.25]);
+    /// ```
+    ///
+    /// # Panics
+    /// If `order` is above [`MAX_ORDER`] + 1, or `out` shorter than (order + 1)·`z.len()`.
+    pub fn taylor_into<T: Real>(&self, z: &[T], order: usize, out: &mut [T], set: InstructionSet) {
+        assert!(
+            order <= MAX_ORDER + 1,
+            "{self}: order {order} asked, but coefficients go up to {}",
+            MAX_ORDER + 1
+        );
+        assert!(
+            out.len() >= (order + 1) * z.len(),
+            "{self}: room for {} coefficients given, {} orders at {} points need {}",
+            out.len(),
+            order + 1,
+            z.len(),
+            (order + 1) * z.len()
+        );
+        set.dispatch(Batch { elemental: self, z, order, out });
+    }
+
+    /// The coefficients at a number of lanes that is a multiple of 16: plane k of `out` holds c_k.
+    /// The hot path, to be called within `Kernel::run` with `FMA` = `Isa::FMA`.
+    #[inline(always)]
+    pub(crate) fn coefficients<T: Real, const FMA: bool>(
+        &self,
+        z: &[T],
+        order: usize,
+        out: &mut [T],
+    ) {
+        debug_assert!(z.len() % 16 == 0 && order < COUNT && out.len() >= (order + 1) * z.len());
+        macro_rules! vector {
+            ($recipe:expr) => {
+                if size_of::<T>() == size_of::<f32>() {
+                    fill::<T, f32, _, FMA>($recipe, z, order, out)
+                } else {
+                    fill::<T, f64, _, FMA>($recipe, z, order, out)
+                }
+            };
+        }
+        match self {
+            Self::Tanh => vector!(logistic::Tanh),
+            Self::Sigmoid => vector!(logistic::Sigmoid),
+            Self::LogSigmoid => vector!(logistic::LogSigmoid),
+            Self::Softplus => vector!(logistic::Softplus),
+            Self::Silu => vector!(logistic::Silu),
+            Self::Gelu => vector!(gauss::Gelu),
+            Self::Erf => vector!(gauss::Erf),
+            Self::Sin => vector!(cyclic::Sin),
+            Self::Cos => vector!(cyclic::Cos),
+            Self::Exp => vector!(cyclic::ExpOf),
+            Self::Sinh => vector!(cyclic::Sinh),
+            Self::Cosh => vector!(cyclic::Cosh),
+            Self::Abs => vector!(cyclic::Abs),
+            Self::Relu => vector!(cyclic::Relu),
+            Self::Recip => power::powi::<T, FMA>(-1, z, order, out),
+            Self::Powi(n) => power::powi::<T, FMA>(*n, z, order, out),
+            Self::Powf(a) if *a == f64::from(*a as i32) => {
+                power::powi::<T, FMA>(*a as i32, z, order, out)
+            }
+            Self::Sqrt => power::sqrt::<T, FMA>(z, order, out),
+            Self::Cbrt => power::cbrt::<T, FMA>(z, order, out),
+            Self::Ln => power::ln::<T, FMA>(z, order, out),
+            Self::Ln1p => power::ln_1p::<T, FMA>(z, order, out),
+            Self::Powf(a) => by_lane(&|x, c| rare::powf(*a, x, c), z, order, out),
+            Self::Tan => by_lane(&rare::tan, z, order, out),
+            Self::ExpM1 => by_lane(&rare::exp_m1, z, order, out),
+            Self::Asin => by_lane(&rare::asin, z, order, out),
+            Self::Acos => by_lane(&rare::acos, z, order, out),
+            Self::Atan => by_lane(&rare::atan, z, order, out),
+            Self::Asinh => by_lane(&rare::asinh, z, order, out),
+            Self::Acosh => by_lane(&rare::acosh, z, order, out),
+            Self::Atanh => by_lane(&rare::atanh, z, order, out),
+            Self::Custom(custom) => by_lane(&*custom.fill, z, order, out),
+        }
+    }
+
+    /// Its value on any number of num-dual: the coefficients at the real part, and Taylor's
+    /// series in the rest, which ends. So the tails are ours, and not num-dual's.
+    ///
+    /// Where x is infinite and the function runs into an asymptote, the derivatives are
+    /// those of the asymptote.
+    ///
+    /// ```
+    /// use dualtape::elemental::Elemental;
+    /// use num_dual::{Dual64, DualNum};
+    ///
+    /// let x = Dual64::from(400.0).derivative();
+    /// assert_eq!(Elemental::Tanh.apply(x), Dual64::new(1.0, 0.0));
+    /// assert!(x.tanh().eps.is_nan());
+    /// ```
+    pub fn apply<D: DualNum<Primitive = f64> + Copy>(&self, x: D) -> D {
+        let re = x.re();
+        let order = D::NDERIV;
+        let c = self.taylor(re, order);
+        if re.is_infinite() && c.iter().skip(2).all(|&c| c == 0.0) {
+            return if order == 0 || c[1] == 0.0 { D::from(c[0]) } else { x * c[1] };
+        }
+        let delta = x - re;
+        let mut power = delta;
+        let mut sum = D::from(c[0]);
+        for (k, &c) in c.iter().enumerate().skip(1) {
+            if k > 1 {
+                power *= delta;
+            }
+            sum += if c.is_infinite() {
+                // Not ∞ · 0 = NaN where a part is 0.
+                power * f64::MAX.copysign(c) * f64::MAX * f64::MAX
+            } else {
+                power * c
+            };
+        }
+        sum
+    }
+}
+
+/// Any number of lanes, in padded blocks.
+struct Batch<'a, T> {
+    elemental: &'a Elemental,
+    z: &'a [T],
+    order: usize,
+    out: &'a mut [T],
+}
+
+impl<T: Real> Kernel for Batch<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Isa>(self, _: S) {
+        const BLOCK: usize = 64;
+        let lanes = self.z.len();
+        let mut z = [T::ZERO; BLOCK];
+        let mut c = [T::ZERO; BLOCK * COUNT];
+        let mut at = 0;
+        for block in self.z.chunks(BLOCK) {
+            let n = block.len();
+            let padded = n.next_multiple_of(16);
+            z[..n].copy_from_slice(block);
+            z[n..padded].fill(T::ONE);
+            let c = &mut c[..(self.order + 1) * padded];
+            if S::FMA {
+                self.elemental.coefficients::<T, true>(&z[..padded], self.order, c);
+            } else {
+                self.elemental.coefficients::<T, false>(&z[..padded], self.order, c);
+            }
+            for (k, c) in c.chunks(padded).enumerate() {
+                self.out[k * lanes + at..][..n].copy_from_slice(&c[..n]);
+            }
+            at += n;
+        }
+    }
+}
+
+/// A lane at a time.
+#[inline(never)]
+fn by_lane<T: Real>(fill: &dyn Fn(f64, &mut [f64]), z: &[T], order: usize, out: &mut [T]) {
+    let mut c = [0.0; COUNT];
+    for (lane, x) in z.iter().enumerate() {
+        fill(x.to_f64(), &mut c[..=order]);
+        for (k, &c) in c[..=order].iter().enumerate() {
+            out[k * z.len() + lane] = T::from_f64(c);
+        }
+    }
+}
