@@ -1,7 +1,7 @@
 //! Functions whose derivatives repeat (exponential, circular, hyperbolic) or end.
 
 use super::float::{Exp, Float, clamp, fma, num, polynomial};
-use super::recipe::{INVERSE_FACTORIAL, Recipe};
+use super::recipe::{INVERSE_FACTORIAL, Recipe, Seeds};
 
 /// e^x.
 #[derive(Clone, Copy)]
@@ -9,17 +9,17 @@ pub(super) struct ExpOf;
 
 impl<F: Float> Recipe<F> for ExpOf {
     #[inline(always)]
-    fn seeds<const FMA: bool>(self, x: F) -> [F; 4] {
+    fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
         let e = Exp::new::<FMA, true>(clamp(x, F::EXP_END), F::ZERO);
         let value = e.near::<FMA>() * e.far;
-        [value, value, F::ZERO, F::ZERO]
+        [value, value, F::ZERO, F::ZERO, F::ZERO]
     }
     #[inline(always)]
-    fn next<const FMA: bool>(self, _: usize, _: &[F; 4], u1: F, _: F, _: F) -> F {
+    fn next<const FMA: bool>(self, _: usize, _: &Seeds<F>, u1: F, _: F, _: F) -> F {
         u1
     }
     #[inline(always)]
-    fn output<const FMA: bool>(self, k: usize, _: &[F; 4], _: F, u: F, _: F) -> F {
+    fn output<const FMA: bool>(self, k: usize, _: &Seeds<F>, _: F, u: F, _: F) -> F {
         u * num(INVERSE_FACTORIAL[k])
     }
 }
@@ -44,20 +44,20 @@ macro_rules! circular {
             const TURNS: bool = true;
 
             #[inline(always)]
-            fn seeds<const FMA: bool>(self, x: F) -> [F; 4] {
+            fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
                 let ($sin, $cos) = sin_cos::<F, FMA>(x);
-                [$first, $second, F::ZERO, F::ZERO]
+                [$first, $second, F::ZERO, F::ZERO, F::ZERO]
             }
-            fn seeds_scalar(self, x: F) -> [F; 4] {
+            fn seeds_scalar(self, x: F) -> Seeds<F> {
                 let ($sin, $cos) = x.sin_cos_scalar();
-                [$first, $second, F::ZERO, F::ZERO]
+                [$first, $second, F::ZERO, F::ZERO, F::ZERO]
             }
             #[inline(always)]
-            fn next<const FMA: bool>(self, _: usize, _: &[F; 4], _: F, u2: F, _: F) -> F {
+            fn next<const FMA: bool>(self, _: usize, _: &Seeds<F>, _: F, u2: F, _: F) -> F {
                 -u2
             }
             #[inline(always)]
-            fn output<const FMA: bool>(self, k: usize, _: &[F; 4], _: F, u: F, _: F) -> F {
+            fn output<const FMA: bool>(self, k: usize, _: &Seeds<F>, _: F, u: F, _: F) -> F {
                 u * num(INVERSE_FACTORIAL[k])
             }
         }
@@ -93,16 +93,16 @@ macro_rules! hyperbolic {
 
         impl<F: Float> Recipe<F> for $name {
             #[inline(always)]
-            fn seeds<const FMA: bool>(self, x: F) -> [F; 4] {
+            fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
                 let ($sinh, $cosh) = sinh_cosh::<F, FMA>(x);
-                [$first, $second, F::ZERO, F::ZERO]
+                [$first, $second, F::ZERO, F::ZERO, F::ZERO]
             }
             #[inline(always)]
-            fn next<const FMA: bool>(self, _: usize, _: &[F; 4], _: F, u2: F, _: F) -> F {
+            fn next<const FMA: bool>(self, _: usize, _: &Seeds<F>, _: F, u2: F, _: F) -> F {
                 u2
             }
             #[inline(always)]
-            fn output<const FMA: bool>(self, k: usize, _: &[F; 4], _: F, u: F, _: F) -> F {
+            fn output<const FMA: bool>(self, k: usize, _: &Seeds<F>, _: F, u: F, _: F) -> F {
                 u * num(INVERSE_FACTORIAL[k])
             }
         }
@@ -128,27 +128,27 @@ pub(super) struct Relu;
 
 impl<F: Float> Recipe<F> for Abs {
     #[inline(always)]
-    fn seeds<const FMA: bool>(self, x: F) -> [F; 4] {
+    fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
         // NaN is its own slope.
         let slope = if x > F::ZERO { F::ONE } else { x };
         let slope = if x < F::ZERO { -F::ONE } else { slope };
-        [x.abs(), if x == F::ZERO { F::ZERO } else { slope }, F::ZERO, F::ZERO]
+        [x.abs(), if x == F::ZERO { F::ZERO } else { slope }, F::ZERO, F::ZERO, F::ZERO]
     }
     #[inline(always)]
-    fn next<const FMA: bool>(self, _: usize, _: &[F; 4], _: F, _: F, _: F) -> F {
+    fn next<const FMA: bool>(self, _: usize, _: &Seeds<F>, _: F, _: F, _: F) -> F {
         F::ZERO
     }
 }
 
 impl<F: Float> Recipe<F> for Relu {
     #[inline(always)]
-    fn seeds<const FMA: bool>(self, x: F) -> [F; 4] {
+    fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
         let slope = if x > F::ZERO { F::ONE } else { x };
         let zero = x <= F::ZERO;
-        [if zero { F::ZERO } else { x }, if zero { F::ZERO } else { slope }, F::ZERO, F::ZERO]
+        [if zero { F::ZERO } else { x }, if zero { F::ZERO } else { slope }, F::ZERO, F::ZERO, F::ZERO]
     }
     #[inline(always)]
-    fn next<const FMA: bool>(self, _: usize, _: &[F; 4], _: F, _: F, _: F) -> F {
+    fn next<const FMA: bool>(self, _: usize, _: &Seeds<F>, _: F, _: F, _: F) -> F {
         F::ZERO
     }
 }

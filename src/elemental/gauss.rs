@@ -3,7 +3,7 @@
 
 use super::float::{Exp, Float, Twofold, clamp, fma, num, polynomial};
 use super::logistic::times_argument;
-use super::recipe::Recipe;
+use super::recipe::{Recipe, Seeds};
 
 /// e^(y²)·erfc y for y ≥ 0.
 #[inline(always)]
@@ -27,7 +27,7 @@ pub(super) struct Erf;
 
 impl<F: Float> Recipe<F> for Erf {
     #[inline(always)]
-    fn seeds<const FMA: bool>(self, x: F) -> [F; 4] {
+    fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
         let x = clamp(x, F::GAUSS_END);
         let y = x.abs();
         let square = Twofold::product::<FMA>(y, y);
@@ -36,14 +36,14 @@ impl<F: Float> Recipe<F> for Erf {
         let outer = (F::ONE - gauss * erfcx::<F, FMA>(y)).copysign(x);
         let inner = fma::<F, FMA>(x, polynomial::<F, FMA>(F::ERF, square.hi), x);
         let erf = if y < num(0.8) { inner } else { outer };
-        [erf, gauss * num(std::f64::consts::FRAC_2_SQRT_PI), x, e.far]
+        [erf, gauss * num(std::f64::consts::FRAC_2_SQRT_PI), x, e.far, F::ZERO]
     }
     #[inline(always)]
-    fn next<const FMA: bool>(self, k: usize, s: &[F; 4], u1: F, u2: F, _: F) -> F {
+    fn next<const FMA: bool>(self, k: usize, s: &Seeds<F>, u1: F, u2: F, _: F) -> F {
         hermite::<F, FMA>(k, 2.0, s[2], u1, u2)
     }
     #[inline(always)]
-    fn output<const FMA: bool>(self, k: usize, s: &[F; 4], _: F, u: F, _: F) -> F {
+    fn output<const FMA: bool>(self, k: usize, s: &Seeds<F>, _: F, u: F, _: F) -> F {
         if k == 0 { u } else { u * s[3] }
     }
 }
@@ -54,7 +54,7 @@ pub(super) struct Gelu;
 
 impl<F: Float> Recipe<F> for Gelu {
     #[inline(always)]
-    fn seeds<const FMA: bool>(self, x: F) -> [F; 4] {
+    fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
         let half = num::<F>(0.5);
         let x = clamp(x, F::GAUSS_END * num(std::f64::consts::SQRT_2));
         let y = x.abs();
@@ -63,14 +63,14 @@ impl<F: Float> Recipe<F> for Gelu {
         let gauss = e.near::<FMA>();
         let tail = gauss * (half * erfcx::<F, FMA>(y * num(std::f64::consts::FRAC_1_SQRT_2)));
         let phi = if x < F::ZERO { tail } else { (F::ONE - tail) * e.near_one() };
-        [phi, gauss * num(0.3989422804014327), x, e.far]
+        [phi, gauss * num(0.3989422804014327), x, e.far, F::ZERO]
     }
     #[inline(always)]
-    fn next<const FMA: bool>(self, k: usize, s: &[F; 4], u1: F, u2: F, _: F) -> F {
+    fn next<const FMA: bool>(self, k: usize, s: &Seeds<F>, u1: F, u2: F, _: F) -> F {
         hermite::<F, FMA>(k, 1.0, s[2], u1, u2)
     }
     #[inline(always)]
-    fn output<const FMA: bool>(self, k: usize, s: &[F; 4], x: F, u: F, u1: F) -> F {
+    fn output<const FMA: bool>(self, k: usize, s: &Seeds<F>, x: F, u: F, u1: F) -> F {
         times_argument::<F, FMA>(k, x, F::GAUSS_END * num(std::f64::consts::SQRT_2), u, u1, s[3])
     }
 }

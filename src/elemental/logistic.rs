@@ -1,41 +1,9 @@
 //! tanh and the logistic family, whose tails are e^(−|x|): seeds from it, never from 1 − tanh².
 
-use super::float::{Exp, Float, clamp, fma, num, polynomial};
-use super::recipe::Recipe;
+use super::float::{Exp, Float, Twofold, clamp, fma, num, polynomial};
+use super::recipe::{Recipe, Seeds};
 
-/// c' of a function whose derivative is a square: k c_k = −(a c_{k−1} + Σ c_i c_{k−1−i}).
-/// All terms carry the factor e^(−|x|) of the tail, so that it stays exact there.
-#[inline(always)]
-fn riccati<F: Float, const FMA: bool>(k: usize, a: F, u1: F, convolution: F) -> F {
-    fma::<F, FMA>(a, u1, convolution) * num(-1.0 / k as f64)
-}
-
-/// tanh: (tanh)' = 4e/(1 + e)² with e = e^(−2|x|), then u'' = −2 tanh · u'.
-#[derive(Clone, Copy)]
-pub(super) struct Tanh;
-
-impl<F: Float> Recipe<F> for Tanh {
-    const CONVOLVES: bool = true;
-
-    #[inline(always)]
-    fn seeds<const FMA: bool>(self, x: F) -> [F; 4] {
-        let two = num::<F>(2.0);
-        let y = clamp(x.abs() * two, F::EXP_END);
-        let e = Exp::new::<FMA, false>(-y, F::ZERO);
-        let m = e.minus_one::<FMA>();
-        let half = F::ONE / (m + two);
-        let tanh = (-m * half).copysign(x);
-        let g = half + half;
-        let slope = e.near::<FMA>() * (g * g) * e.far;
-        [tanh, slope, tanh + tanh, F::ZERO]
-    }
-    #[inline(always)]
-    fn next<const FMA: bool>(self, k: usize, s: &[F; 4], u1: F, _: F, convolution: F) -> F {
-        riccati::<F, FMA>(k, s[2], u1, convolution)
-    }
-}
-
-/// What the logistic functions share, all from e = e^(−|x|).
+/// What they share, all from e = e^(−|x|).
 struct Logistic<F> {
     e: Exp<F>,
     /// e, but for `e.far`.
@@ -44,20 +12,51 @@ struct Logistic<F> {
     m: F,
     /// 1/(1 + e).
     d: F,
-    /// tanh(x/2).
-    t: F,
-    /// σ', but for `e.far`.
+    /// (1 − e)/(1 + e) with the sign of x, in two pieces: near 1 its last bit matters to
+    /// the higher derivatives.
+    t: Twofold<F>,
+    /// e/(1 + e)², but for `e.far`.
     slope: F,
 }
 
 impl<F: Float> Logistic<F> {
+    /// From |x|, and the sign of x.
     #[inline(always)]
-    fn new<const FMA: bool>(x: F) -> Self {
-        let e = Exp::new::<FMA, false>(-clamp(x.abs(), F::EXP_END), F::ZERO);
+    fn new<const FMA: bool>(y: F, sign: F) -> Self {
+        let e = Exp::new::<FMA, false>(-clamp(y, F::EXP_END), F::ZERO);
         let (near, m) = (e.near::<FMA>(), e.minus_one::<FMA>());
-        let d = F::ONE / (m + num(2.0));
-        let t = (-m * d).copysign(x);
-        Self { near, m, d, t, slope: near * d * d, e }
+        // d = 1/n for n = 1 + e in two pieces, and how far d is off
+        let n = F::ONE + near;
+        let low = near - (n - F::ONE);
+        let d = F::ONE / n;
+        let p = Twofold::product::<FMA>(n, d);
+        let off = ((F::ONE - p.hi) - p.lo) - low * d;
+        let square = d * d;
+        let square = fma::<F, FMA>(square, off + off, square);
+        let d = fma::<F, FMA>(d, off, d);
+        // 1 − 2e/(1 + e), or for small |x| (1 − e)/(1 + e)
+        let defect = (near + near) * d;
+        let t = F::ONE - defect;
+        let rest = (F::ONE - t) - defect;
+        let small = near > num(0.5);
+        let one = F::ONE.copysign(sign);
+        Self {
+            near,
+            m,
+            d,
+            t: Twofold {
+                hi: (if small { -m * d } else { t }) * one,
+                lo: if small { F::ZERO } else { rest * one },
+            },
+            slope: near * square,
+            e,
+        }
+    }
+
+    /// σ(|x|) or σ(−|x|) times `e.far`.
+    #[inline(always)]
+    fn sigma(&self, negative: bool) -> F {
+        if negative { self.near * self.d * self.e.far } else { self.d }
     }
 
     /// ln(1 + e) = f − s(f − s²P(s²)) with s = f/(2 + f), f = e or, above √2 − 1, (e − 1)/2 and ln 2.
@@ -72,6 +71,34 @@ impl<F: Float> Logistic<F> {
     }
 }
 
+/// k u_k = −(a u_{k−1} + Σ u_i u_{k−1−i}), for a function whose derivative is 1 − u² or so;
+/// a = `s[2]` + `s[3]`. Every term carries the factor e^(−|x|) of the tail, which stays exact.
+#[inline(always)]
+fn riccati<F: Float, const FMA: bool>(k: usize, s: &Seeds<F>, u1: F, convolution: F) -> F {
+    let sum = fma::<F, FMA>(s[2], u1, fma::<F, FMA>(s[3], u1, convolution));
+    sum * num(-1.0 / k as f64)
+}
+
+/// tanh: its derivative is 4e/(1 + e)² with e = e^(−2|x|); u'' = −2 tanh · u'.
+#[derive(Clone, Copy)]
+pub(super) struct Tanh;
+
+impl<F: Float> Recipe<F> for Tanh {
+    const CONVOLVES: bool = true;
+
+    #[inline(always)]
+    fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
+        let two = num::<F>(2.0);
+        let p = Logistic::new::<FMA>(x.abs() * two, x);
+        let slope = (p.slope * num(4.0)) * p.e.far;
+        [p.t.hi, slope, p.t.hi * two, p.t.lo * two, F::ZERO]
+    }
+    #[inline(always)]
+    fn next<const FMA: bool>(self, k: usize, s: &Seeds<F>, u1: F, _: F, convolution: F) -> F {
+        riccati::<F, FMA>(k, s, u1, convolution)
+    }
+}
+
 /// 1/(1 + e^(−x)): σ'' = −tanh(x/2) · σ'.
 #[derive(Clone, Copy)]
 pub(super) struct Sigmoid;
@@ -80,14 +107,13 @@ impl<F: Float> Recipe<F> for Sigmoid {
     const CONVOLVES: bool = true;
 
     #[inline(always)]
-    fn seeds<const FMA: bool>(self, x: F) -> [F; 4] {
-        let p = Logistic::new::<FMA>(x);
-        let value = if x < F::ZERO { p.near * p.d * p.e.far } else { p.d };
-        [value, p.slope * p.e.far, p.t, F::ZERO]
+    fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
+        let p = Logistic::new::<FMA>(x.abs(), x);
+        [p.sigma(x < F::ZERO), p.slope * p.e.far, p.t.hi, p.t.lo, F::ZERO]
     }
     #[inline(always)]
-    fn next<const FMA: bool>(self, k: usize, s: &[F; 4], u1: F, _: F, convolution: F) -> F {
-        riccati::<F, FMA>(k, s[2], u1, convolution)
+    fn next<const FMA: bool>(self, k: usize, s: &Seeds<F>, u1: F, _: F, convolution: F) -> F {
+        riccati::<F, FMA>(k, s, u1, convolution)
     }
 }
 
@@ -99,19 +125,19 @@ impl<F: Float> Recipe<F> for Softplus {
     const CONVOLVES: bool = true;
 
     #[inline(always)]
-    fn seeds<const FMA: bool>(self, x: F) -> [F; 4] {
-        let p = Logistic::new::<FMA>(x);
-        let sigma = if x < F::ZERO { p.near * p.d * p.e.far } else { p.d };
+    fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
+        let p = Logistic::new::<FMA>(x.abs(), x);
+        let sigma = p.sigma(x < F::ZERO);
         let positive = if x > F::ZERO { x } else { F::ZERO };
-        [sigma, p.slope * p.e.far, p.t, positive + p.log::<FMA>()]
+        [sigma, p.slope * p.e.far, p.t.hi, p.t.lo, positive + p.log::<FMA>()]
     }
     #[inline(always)]
-    fn next<const FMA: bool>(self, k: usize, s: &[F; 4], u1: F, _: F, convolution: F) -> F {
-        riccati::<F, FMA>(k, s[2], u1, convolution)
+    fn next<const FMA: bool>(self, k: usize, s: &Seeds<F>, u1: F, _: F, convolution: F) -> F {
+        riccati::<F, FMA>(k, s, u1, convolution)
     }
     #[inline(always)]
-    fn output<const FMA: bool>(self, k: usize, s: &[F; 4], _: F, _: F, u1: F) -> F {
-        if k == 0 { s[3] } else { u1 * num(1.0 / k as f64) }
+    fn output<const FMA: bool>(self, k: usize, s: &Seeds<F>, _: F, _: F, u1: F) -> F {
+        if k == 0 { s[4] } else { u1 * num(1.0 / k as f64) }
     }
 }
 
@@ -123,20 +149,20 @@ impl<F: Float> Recipe<F> for LogSigmoid {
     const CONVOLVES: bool = true;
 
     #[inline(always)]
-    fn seeds<const FMA: bool>(self, x: F) -> [F; 4] {
-        let p = Logistic::new::<FMA>(x);
-        let mirrored = if x > F::ZERO { p.near * p.d * p.e.far } else { p.d };
+    fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
+        let p = Logistic::new::<FMA>(x.abs(), x);
+        let mirrored = p.sigma(x > F::ZERO);
         let negative = if x < F::ZERO { x } else { F::ZERO };
-        [mirrored, p.slope * p.e.far, p.t, negative - p.log::<FMA>()]
+        [mirrored, p.slope * p.e.far, p.t.hi, p.t.lo, negative - p.log::<FMA>()]
     }
     #[inline(always)]
-    fn next<const FMA: bool>(self, k: usize, s: &[F; 4], u1: F, _: F, convolution: F) -> F {
-        riccati::<F, FMA>(k, s[2], u1, convolution)
+    fn next<const FMA: bool>(self, k: usize, s: &Seeds<F>, u1: F, _: F, convolution: F) -> F {
+        riccati::<F, FMA>(k, s, u1, convolution)
     }
     #[inline(always)]
-    fn output<const FMA: bool>(self, k: usize, s: &[F; 4], _: F, _: F, u1: F) -> F {
+    fn output<const FMA: bool>(self, k: usize, s: &Seeds<F>, _: F, _: F, u1: F) -> F {
         match k {
-            0 => s[3],
+            0 => s[4],
             1 => u1,
             _ => u1 * num(-1.0 / k as f64),
         }
@@ -170,17 +196,17 @@ impl<F: Float> Recipe<F> for Silu {
     const CONVOLVES: bool = true;
 
     #[inline(always)]
-    fn seeds<const FMA: bool>(self, x: F) -> [F; 4] {
-        let p = Logistic::new::<FMA>(x);
+    fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
+        let p = Logistic::new::<FMA>(x.abs(), x);
         let sigma = p.d * if x < F::ZERO { p.near } else { p.e.near_one() };
-        [sigma, p.slope, p.t, p.e.far]
+        [sigma, p.slope, p.t.hi, p.t.lo, p.e.far]
     }
     #[inline(always)]
-    fn next<const FMA: bool>(self, k: usize, s: &[F; 4], u1: F, _: F, convolution: F) -> F {
-        riccati::<F, FMA>(k, s[2], u1, convolution)
+    fn next<const FMA: bool>(self, k: usize, s: &Seeds<F>, u1: F, _: F, convolution: F) -> F {
+        riccati::<F, FMA>(k, s, u1, convolution)
     }
     #[inline(always)]
-    fn output<const FMA: bool>(self, k: usize, s: &[F; 4], x: F, u: F, u1: F) -> F {
-        times_argument::<F, FMA>(k, x, F::EXP_END, u, u1, s[3])
+    fn output<const FMA: bool>(self, k: usize, s: &Seeds<F>, x: F, u: F, u1: F) -> F {
+        times_argument::<F, FMA>(k, x, F::EXP_END, u, u1, s[4])
     }
 }

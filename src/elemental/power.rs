@@ -122,13 +122,19 @@ pub(super) fn powi<T: Real, const FMA: bool>(n: i32, z: &[T], order: usize, out:
     }
 }
 
-/// √x; x^(−1/2) anew, since the root of a subnormal number is none.
+/// √x. x^(−1/2) is made from x, not from √x, and away from the subnormal numbers, where
+/// the second half of a twofold number is lost.
 #[inline(always)]
 pub(super) fn sqrt<T: Real, const FMA: bool>(z: &[T], order: usize, out: &mut [T]) {
     value(z, out, f64::sqrt);
     chain::<T, FMA>(z, out, (order, 0), |j| j + 1, &binomials(0.5), |x| {
-        let x = Twofold::new(if x == 0.0 { 0.0 } else { x }); // -0 too has slope +∞
-        (x.sqrt::<FMA>().recip::<FMA>(), x.recip::<FMA>())
+        let x = if x == 0.0 { 0.0 } else { x }; // -0 too has slope +∞
+        let tiny = x < 1e-280;
+        let far = f64::from_bits((1023 + 200) << 52);
+        let root = Twofold::new(if tiny { x * far } else { x }).sqrt::<FMA>();
+        let anchor = root.recip::<FMA>();
+        let anchor = anchor.scaled(if tiny { f64::from_bits((1023 + 100) << 52) } else { 1.0 });
+        (anchor, Twofold::new(x).recip::<FMA>())
     });
 }
 

@@ -3,6 +3,10 @@
 
 use super::float::Twofold;
 use super::recipe::INVERSE_FACTORIAL;
+use std::f64::consts::LN_2;
+
+/// Above it arsinh x = arcosh x = ln 2x, while std overflows at half the range.
+const HUGE: f64 = 1e100;
 
 type Two = Twofold<f64>;
 
@@ -102,7 +106,7 @@ pub(super) fn atanh(x: f64, c: &mut [f64]) {
 
 /// arsinh.
 pub(super) fn asinh(x: f64, c: &mut [f64]) {
-    c[0] = if x.abs() < 1e-5 { x - x * x * x / 6.0 } else { x.asinh() };
+    c[0] = if x.abs() < HUGE { x.asinh() } else { (x.abs().ln() + LN_2).copysign(x) };
     let (a, b, r) = quadratic(x, 1.0);
     let mut u = r.sqrt::<false>();
     if x.abs() > 2.0 {
@@ -156,7 +160,13 @@ pub(super) fn acosh(x: f64, c: &mut [f64]) {
 /// std loses half the digits near 1.
 fn arcosh(x: f64) -> f64 {
     let t = x - 1.0;
-    if t < 1.0 { (t + (t * (t + 2.0)).sqrt()).ln_1p() } else { x.acosh() }
+    if t < 1.0 {
+        (t + (t * (t + 2.0)).sqrt()).ln_1p()
+    } else if x < HUGE {
+        x.acosh()
+    } else {
+        x.ln() + LN_2
+    }
 }
 
 /// Fills the orders of an odd function with poles at ±end, and says whether x lies between.
@@ -180,7 +190,7 @@ pub(super) fn powf(a: f64, x: f64, c: &mut [f64]) {
         let p = x.powf(e.hi);
         // What a − k lost by rounding.
         let lost = e.lo * x.ln();
-        let p = if lost.is_finite() { p + p * lost } else { p };
+        let p = if (p * lost).is_finite() { p + p * lost } else { p };
         *c = b.rounded() * p;
         b = times(times(b, e), recip(two(k as f64 + 1.0)));
     }

@@ -24,6 +24,9 @@ pub(super) const INVERSE_FACTORIAL: [f64; COUNT] = {
     table
 };
 
+/// What a recipe keeps of an argument.
+pub(super) type Seeds<F> = [F; 5];
+
 /// An elemental as the vector code sees it. A state sequence u starts with the first
 /// two seeds and goes on by `next`; a coefficient is read from two neighbours of it.
 /// All methods must be `#[inline(always)]` and branch-free.
@@ -34,20 +37,20 @@ pub(super) trait Recipe<F: Float>: Copy {
     const TURNS: bool = false;
 
     /// From the argument; the first two are u_0 and u_1.
-    fn seeds<const FMA: bool>(self, x: F) -> [F; 4];
+    fn seeds<const FMA: bool>(self, x: F) -> Seeds<F>;
 
     /// `seeds`, without hurry.
-    fn seeds_scalar(self, x: F) -> [F; 4] {
+    fn seeds_scalar(self, x: F) -> Seeds<F> {
         self.seeds::<false>(x)
     }
 
     /// u_k, k ≥ 2, from `u1` = u_{k−1}, `u2` = u_{k−2} and
     /// `convolution` = Σ u_i u_{k−1−i}, i = 1..=k−2.
-    fn next<const FMA: bool>(self, k: usize, s: &[F; 4], u1: F, u2: F, convolution: F) -> F;
+    fn next<const FMA: bool>(self, k: usize, s: &Seeds<F>, u1: F, u2: F, convolution: F) -> F;
 
     /// c_k from `u` = u_k and `u1` = u_{k−1}.
     #[inline(always)]
-    fn output<const FMA: bool>(self, k: usize, s: &[F; 4], x: F, u: F, u1: F) -> F {
+    fn output<const FMA: bool>(self, k: usize, s: &Seeds<F>, x: F, u: F, u1: F) -> F {
         let _ = (k, s, x, u1);
         u
     }
@@ -141,7 +144,7 @@ fn in_planes<T: Real, F: Float, R: Recipe<F>, const FMA: bool>(
     out: &mut [T],
 ) {
     let mut u = [[F::ZERO; CHUNK]; COUNT];
-    let mut s = [[F::ZERO; 4]; CHUNK];
+    let mut s = [[F::ZERO; 5]; CHUNK];
     let mut at = 0;
     for block in z.chunks(CHUNK) {
         let n = block.len();
