@@ -194,7 +194,11 @@ impl Elemental {
         smoothness: Smoothness,
         fill: impl Fn(f64, &mut [f64]) + Send + Sync + 'static,
     ) -> Self {
-        Self::Custom(Custom { name: name.into().into(), smoothness, fill: Arc::new(fill) })
+        Self::Custom(Custom {
+            name: name.into().into(),
+            smoothness,
+            fill: Arc::new(fill),
+        })
     }
 
     /// Its name in print.
@@ -284,7 +288,12 @@ impl Elemental {
             z.len(),
             (order + 1) * z.len()
         );
-        set.dispatch(Batch { elemental: self, z, order, out });
+        set.dispatch(Batch {
+            elemental: self,
+            z,
+            order,
+            out,
+        });
     }
 
     /// The coefficients at a number of lanes that is a multiple of 16: plane k of `out` holds c_k.
@@ -309,16 +318,16 @@ impl Elemental {
         match self {
             Self::Tanh => vector!(logistic::Tanh),
             Self::Sigmoid => vector!(logistic::Sigmoid),
-            Self::LogSigmoid => vector!(logistic::LogSigmoid),
-            Self::Softplus => vector!(logistic::Softplus),
+            Self::LogSigmoid => vector!(logistic::Softplus { sign: -1.0 }),
+            Self::Softplus => vector!(logistic::Softplus { sign: 1.0 }),
             Self::Silu => vector!(logistic::Silu),
             Self::Gelu => vector!(gauss::Gelu),
             Self::Erf => vector!(gauss::Erf),
-            Self::Sin => vector!(cyclic::Sin),
-            Self::Cos => vector!(cyclic::Cos),
+            Self::Sin => vector!(cyclic::Sin { quarters: 0 }),
+            Self::Cos => vector!(cyclic::Sin { quarters: 1 }),
             Self::Exp => vector!(cyclic::ExpOf),
-            Self::Sinh => vector!(cyclic::Sinh),
-            Self::Cosh => vector!(cyclic::Cosh),
+            Self::Sinh => vector!(cyclic::Sinh { even: false }),
+            Self::Cosh => vector!(cyclic::Sinh { even: true }),
             Self::Abs => vector!(cyclic::Abs),
             Self::Relu => vector!(cyclic::Relu),
             Self::Recip => power::powi::<T, FMA>(-1, z, order, out),
@@ -362,7 +371,11 @@ impl Elemental {
         let order = D::NDERIV;
         let c = self.taylor(re, order);
         if re.is_infinite() && c.iter().skip(2).all(|&c| c == 0.0) {
-            return if order == 0 || c[1] == 0.0 { D::from(c[0]) } else { x * c[1] };
+            return if order == 0 || c[1] == 0.0 {
+                D::from(c[0])
+            } else {
+                x * c[1]
+            };
         }
         let delta = x - re;
         let mut power = delta;
@@ -407,9 +420,11 @@ impl<T: Real> Kernel for Batch<'_, T> {
             z[n..padded].fill(T::ONE);
             let c = &mut c[..(self.order + 1) * padded];
             if S::FMA {
-                self.elemental.coefficients::<T, true>(&z[..padded], self.order, c);
+                self.elemental
+                    .coefficients::<T, true>(&z[..padded], self.order, c);
             } else {
-                self.elemental.coefficients::<T, false>(&z[..padded], self.order, c);
+                self.elemental
+                    .coefficients::<T, false>(&z[..padded], self.order, c);
             }
             for (k, c) in c.chunks(padded).enumerate() {
                 self.out[k * lanes + at..][..n].copy_from_slice(&c[..n]);

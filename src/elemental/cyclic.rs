@@ -10,7 +10,7 @@ pub(super) struct ExpOf;
 impl<F: Float> Recipe<F> for ExpOf {
     #[inline(always)]
     fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
-        let e = Exp::new::<FMA, true>(clamp(x, F::EXP_END), F::ZERO);
+        let e = Exp::new::<FMA, true>(clamp(x, F::EXP_END));
         let value = e.near::<FMA>() * e.far;
         [value, value, F::ZERO, F::ZERO, F::ZERO]
     }
@@ -19,104 +19,76 @@ impl<F: Float> Recipe<F> for ExpOf {
         u1
     }
     #[inline(always)]
-    fn output<const FMA: bool>(self, k: usize, _: &Seeds<F>, _: F, u: F, _: F) -> F {
+    fn coefficient<const FMA: bool>(self, k: usize, _: &Seeds<F>, _: F, u: F, _: F) -> F {
         u * num(INVERSE_FACTORIAL[k])
     }
 }
 
-/// (sin x, cos x): reduced by π/2 in pieces, polynomials of the rest.
-#[inline(always)]
-fn sin_cos<F: Float, const FMA: bool>(x: F) -> (F, F) {
-    let (r, q) = x.quarter_turn::<FMA>();
-    let w = r * r;
-    let sin = fma::<F, FMA>(r * w, polynomial::<F, FMA>(F::SIN, w), r).copysign(r);
-    let rest = fma::<F, FMA>(w, polynomial::<F, FMA>(F::COS, w), num(-0.5));
-    F::turn(sin, fma::<F, FMA>(w, rest, F::ONE), q)
+/// sin(x + quarters·π/2): x reduced by π/2 in pieces, polynomials of the rest.
+#[derive(Clone, Copy)]
+pub(super) struct Sin {
+    pub quarters: u32,
 }
 
-macro_rules! circular {
-    ($(#[$doc:meta])* $name:ident, ($sin:ident, $cos:ident) => ($first:expr, $second:expr)) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy)]
-        pub(super) struct $name;
+impl<F: Float> Recipe<F> for Sin {
+    const TURNS: bool = true;
 
-        impl<F: Float> Recipe<F> for $name {
-            const TURNS: bool = true;
-
-            #[inline(always)]
-            fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
-                let ($sin, $cos) = sin_cos::<F, FMA>(x);
-                [$first, $second, F::ZERO, F::ZERO, F::ZERO]
-            }
-            fn seeds_scalar(self, x: F) -> Seeds<F> {
-                let ($sin, $cos) = x.sin_cos_scalar();
-                [$first, $second, F::ZERO, F::ZERO, F::ZERO]
-            }
-            #[inline(always)]
-            fn next<const FMA: bool>(self, _: usize, _: &Seeds<F>, _: F, u2: F, _: F) -> F {
-                -u2
-            }
-            #[inline(always)]
-            fn output<const FMA: bool>(self, k: usize, _: &Seeds<F>, _: F, u: F, _: F) -> F {
-                u * num(INVERSE_FACTORIAL[k])
-            }
-        }
-    };
+    #[inline(always)]
+    fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
+        let (r, q) = x.quarter_turn::<FMA>();
+        let w = r * r;
+        let sin = fma::<F, FMA>(r * w, polynomial::<F, FMA>(F::SIN, w), r).copysign(r);
+        let rest = fma::<F, FMA>(w, polynomial::<F, FMA>(F::COS, w), num(-0.5));
+        let (sin, cos) = F::turn(sin, fma::<F, FMA>(w, rest, F::ONE), q, self.quarters);
+        [sin, cos, F::ZERO, F::ZERO, F::ZERO]
+    }
+    fn seeds_scalar(self, x: F) -> Seeds<F> {
+        let (sin, cos) = x.sin_cos_scalar();
+        let (sin, cos) = F::turn(sin, cos, F::MAGIC, self.quarters);
+        [sin, cos, F::ZERO, F::ZERO, F::ZERO]
+    }
+    #[inline(always)]
+    fn next<const FMA: bool>(self, _: usize, _: &Seeds<F>, _: F, u2: F, _: F) -> F {
+        -u2
+    }
+    #[inline(always)]
+    fn coefficient<const FMA: bool>(self, k: usize, _: &Seeds<F>, _: F, u: F, _: F) -> F {
+        u * num(INVERSE_FACTORIAL[k])
+    }
 }
 
-circular!(
-    /// sin.
-    Sin, (sin, cos) => (sin, cos)
-);
-circular!(
-    /// cos.
-    Cos, (sin, cos) => (cos, -sin)
-);
-
-/// (sinh x, cosh x) from m = e^|x| − 1: (m + m/(1 + m))/2, and (e^|x| + e^(−|x|))/2.
-#[inline(always)]
-fn sinh_cosh<F: Float, const FMA: bool>(x: F) -> (F, F) {
-    let e = Exp::new::<FMA, true>(clamp(x.abs(), F::EXP_END), F::ZERO);
-    let (near, m) = (e.near::<FMA>(), e.minus_one::<FMA>());
-    let inverse = F::ONE / near;
-    // Above the split the second terms are negligible, whatever their scale.
-    let half = num::<F>(0.5) * e.far;
-    let sinh = (fma::<F, FMA>(m, inverse, m) * half).copysign(x);
-    (sinh, (near + inverse) * half)
+/// sinh, or with `even` cosh, from m = e^|x| − 1: (m + m/(1 + m))/2 and (e^|x| + e^(−|x|))/2.
+#[derive(Clone, Copy)]
+pub(super) struct Sinh {
+    pub even: bool,
 }
 
-macro_rules! hyperbolic {
-    ($(#[$doc:meta])* $name:ident, ($sinh:ident, $cosh:ident) => ($first:expr, $second:expr)) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy)]
-        pub(super) struct $name;
-
-        impl<F: Float> Recipe<F> for $name {
-            #[inline(always)]
-            fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
-                let ($sinh, $cosh) = sinh_cosh::<F, FMA>(x);
-                [$first, $second, F::ZERO, F::ZERO, F::ZERO]
-            }
-            #[inline(always)]
-            fn next<const FMA: bool>(self, _: usize, _: &Seeds<F>, _: F, u2: F, _: F) -> F {
-                u2
-            }
-            #[inline(always)]
-            fn output<const FMA: bool>(self, k: usize, _: &Seeds<F>, _: F, u: F, _: F) -> F {
-                u * num(INVERSE_FACTORIAL[k])
-            }
-        }
-    };
+impl<F: Float> Recipe<F> for Sinh {
+    #[inline(always)]
+    fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
+        let e = Exp::new::<FMA, true>(clamp(x.abs(), F::EXP_END));
+        let (near, m) = (e.near::<FMA>(), e.minus_one::<FMA>());
+        let inverse = F::ONE / near;
+        // Above the split the second terms are negligible, whatever their scale.
+        let half = num::<F>(0.5) * e.far;
+        let sinh = (fma::<F, FMA>(m, inverse, m) * half).copysign(x);
+        let cosh = (near + inverse) * half;
+        let (first, second) = if self.even {
+            (cosh, sinh)
+        } else {
+            (sinh, cosh)
+        };
+        [first, second, F::ZERO, F::ZERO, F::ZERO]
+    }
+    #[inline(always)]
+    fn next<const FMA: bool>(self, _: usize, _: &Seeds<F>, _: F, u2: F, _: F) -> F {
+        u2
+    }
+    #[inline(always)]
+    fn coefficient<const FMA: bool>(self, k: usize, _: &Seeds<F>, _: F, u: F, _: F) -> F {
+        u * num(INVERSE_FACTORIAL[k])
+    }
 }
-
-hyperbolic!(
-    /// sinh.
-    Sinh, (sinh, cosh) => (sinh, cosh)
-);
-hyperbolic!(
-    /// cosh.
-    Cosh, (sinh, cosh) => (cosh, sinh)
-);
 
 /// |x|, with slope 0 at 0.
 #[derive(Clone, Copy)]
@@ -132,7 +104,13 @@ impl<F: Float> Recipe<F> for Abs {
         // NaN is its own slope.
         let slope = if x > F::ZERO { F::ONE } else { x };
         let slope = if x < F::ZERO { -F::ONE } else { slope };
-        [x.abs(), if x == F::ZERO { F::ZERO } else { slope }, F::ZERO, F::ZERO, F::ZERO]
+        [
+            x.abs(),
+            if x == F::ZERO { F::ZERO } else { slope },
+            F::ZERO,
+            F::ZERO,
+            F::ZERO,
+        ]
     }
     #[inline(always)]
     fn next<const FMA: bool>(self, _: usize, _: &Seeds<F>, _: F, _: F, _: F) -> F {
@@ -145,7 +123,13 @@ impl<F: Float> Recipe<F> for Relu {
     fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
         let slope = if x > F::ZERO { F::ONE } else { x };
         let zero = x <= F::ZERO;
-        [if zero { F::ZERO } else { x }, if zero { F::ZERO } else { slope }, F::ZERO, F::ZERO, F::ZERO]
+        [
+            if zero { F::ZERO } else { x },
+            if zero { F::ZERO } else { slope },
+            F::ZERO,
+            F::ZERO,
+            F::ZERO,
+        ]
     }
     #[inline(always)]
     fn next<const FMA: bool>(self, _: usize, _: &Seeds<F>, _: F, _: F, _: F) -> F {

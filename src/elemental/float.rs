@@ -59,8 +59,8 @@ pub(super) trait Float: Real {
     fn power_of_two(sum: Self, shift: i32) -> Self;
     /// `(r, q)`: self = r + qπ/2 modulo 2π, |r| ≤ π/4, q in 0..4 as the low bits of a `Self`.
     fn quarter_turn<const FMA: bool>(self) -> (Self, Self);
-    /// (sin, cos) of r + qπ/2 from those of r.
-    fn turn(sin: Self, cos: Self, q: Self) -> (Self, Self);
+    /// (sin, cos) of r + (q + more)π/2 from those of r.
+    fn turn(sin: Self, cos: Self, q: Self, more: u32) -> (Self, Self);
     /// std's (sin, cos), for large arguments.
     fn sin_cos_scalar(self) -> (Self, Self);
 }
@@ -86,9 +86,12 @@ pub(super) fn num<F: Real>(x: f64) -> F {
 /// Σ c_i x^i: even and odd powers apart, which halves the chain of dependent products.
 #[inline(always)]
 pub(super) fn polynomial<F: Float, const FMA: bool>(c: &'static [F], x: F) -> F {
-    let (mut even, mut odd) = (F::ZERO, F::ZERO);
     let y = x * x;
-    let mut i = c.len();
+    let mut i = c.len() - 2;
+    let (mut even, mut odd) = (c[i], c[i + 1]);
+    if i % 2 == 1 {
+        (even, odd) = (odd, even);
+    }
     while i > 0 {
         i -= 1;
         if i % 2 == 0 {
@@ -119,13 +122,19 @@ pub(super) struct Exp<F> {
 }
 
 impl<F: Float> Exp<F> {
-    /// Of x + x_low, |x| ≤ 1.4 · EXP_END. `GROWS`: x may be positive.
+    /// Of x, |x| ≤ 1.4 · EXP_END. `GROWS`: x may be positive.
     #[inline(always)]
-    pub fn new<const FMA: bool, const GROWS: bool>(x: F, x_low: F) -> Self {
+    pub fn new<const FMA: bool, const GROWS: bool>(x: F) -> Self {
+        Self::sum::<FMA, GROWS>(x, |r| r)
+    }
+
+    /// The same of x and a small second part, which `low` adds.
+    #[inline(always)]
+    pub fn sum<const FMA: bool, const GROWS: bool>(x: F, low: impl Fn(F) -> F) -> Self {
         let sum = fma::<F, FMA>(x, F::LOG2_E, F::MAGIC);
         let k = sum - F::MAGIC;
         let r = fma::<F, FMA>(-k, F::LN_2.0, x);
-        let r = fma::<F, FMA>(-k, F::LN_2.1, r) + x_low;
+        let r = low(fma::<F, FMA>(-k, F::LN_2.1, r));
         let q = fma::<F, FMA>(r * r, polynomial::<F, FMA>(F::EXPM1, r), r);
         let small = k < F::SPLIT;
         let large = GROWS && k > -F::SPLIT;
@@ -133,7 +142,11 @@ impl<F: Float> Exp<F> {
         let shift = if large { -F::SHIFT } else { shift };
         let far = if small { F::FAR.1 } else { F::ONE };
         let far = if large { F::FAR.0 } else { far };
-        Self { q, s: F::power_of_two(sum, shift), far }
+        Self {
+            q,
+            s: F::power_of_two(sum, shift),
+            far,
+        }
     }
 
     /// (1 + q)·s, that is e^x but for `far`.
@@ -200,7 +213,10 @@ impl<F: Float> Twofold<F> {
     pub fn sum(a: F, b: F) -> Self {
         let hi = a + b;
         let c = hi - a;
-        Self { hi, lo: (a - (hi - c)) + (b - c) }
+        Self {
+            hi,
+            lo: (a - (hi - c)) + (b - c),
+        }
     }
 
     #[inline(always)]
@@ -225,19 +241,24 @@ impl<F: Float> Twofold<F> {
         Self::guarded(r, r * error)
     }
 
-    /// √self.
+    /// 1/√self, for a `hi` that is normal, 0 or infinite.
     #[inline(always)]
-    pub fn sqrt<const FMA: bool>(self) -> Self {
+    pub fn rsqrt<const FMA: bool>(self) -> Self {
         let s = self.hi.sqrt();
-        let p = Self::product::<FMA>(s, s);
-        let error = (self.hi - p.hi) - p.lo + self.lo;
-        Self::guarded(s, error / (s + s))
+        let r = F::ONE / s;
+        let (p, q) = (Self::product::<FMA>(s, r), Self::product::<FMA>(s, s));
+        let of_quotient = (F::ONE - p.hi) - p.lo;
+        let of_root = ((self.hi - q.hi) - q.lo + self.lo) * r * r;
+        Self::guarded(r, r * (of_quotient - of_root * cast(0.5)))
     }
 
     /// Both halves by a power of two, or an approximate factor.
     #[inline(always)]
     pub fn scaled(self, factor: F) -> Self {
-        Self { hi: self.hi * factor, lo: self.lo * factor }
+        Self {
+            hi: self.hi * factor,
+            lo: self.lo * factor,
+        }
     }
 
     /// The nearest number.
@@ -375,8 +396,8 @@ impl Float for f64 {
         (r, sum)
     }
     #[inline(always)]
-    fn turn(sin: Self, cos: Self, q: Self) -> (Self, Self) {
-        let q = q.to_bits();
+    fn turn(sin: Self, cos: Self, q: Self, more: u32) -> (Self, Self) {
+        let q = q.to_bits().wrapping_add(more.into());
         let odd = q & 1 != 0;
         let (s, c) = (if odd { cos } else { sin }, if odd { sin } else { cos });
         (
@@ -408,7 +429,12 @@ impl Float for f32 {
         0.00836319488242,
         0.00139262033616,
     ];
-    const SIN: &'static [Self] = &[-0.1666666666, 0.00833333187, -0.0001984008438, 2.724962008e-06];
+    const SIN: &'static [Self] = &[
+        -0.1666666666,
+        0.00833333187,
+        -0.0001984008438,
+        2.724962008e-06,
+    ];
     const COS: &'static [Self] = &[0.0416666646535, -0.00138883018676, 2.45476897725e-05];
     const LOG: &'static [Self] = &[0.666666853498, 0.399886539382, 0.295856807745];
     const ERF: &'static [Self] = &[
@@ -472,8 +498,8 @@ impl Float for f32 {
         (r as f32, f32::from_bits(sum.to_bits() as u32))
     }
     #[inline(always)]
-    fn turn(sin: Self, cos: Self, q: Self) -> (Self, Self) {
-        let q = q.to_bits();
+    fn turn(sin: Self, cos: Self, q: Self, more: u32) -> (Self, Self) {
+        let q = q.to_bits().wrapping_add(more.into());
         let odd = q & 1 != 0;
         let (s, c) = (if odd { cos } else { sin }, if odd { sin } else { cos });
         (

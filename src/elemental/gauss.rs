@@ -2,7 +2,7 @@
 //! by one polynomial in (y − a)/(y + a).
 
 use super::float::{Exp, Float, Twofold, clamp, fma, num, polynomial};
-use super::logistic::times_argument;
+use super::logistic::{product_coefficient, product_value};
 use super::recipe::{Recipe, Seeds};
 
 /// e^(y²)·erfc y for y ≥ 0.
@@ -18,7 +18,11 @@ fn erfcx<F: Float, const FMA: bool>(y: F) -> F {
 #[inline(always)]
 fn hermite<F: Float, const FMA: bool>(k: usize, h: f64, x: F, u1: F, u2: F) -> F {
     let k = k as f64;
-    fma::<F, FMA>(x * num(-h / k), u1, u2 * num(-h * (k - 2.0) / (k * (k - 1.0))))
+    fma::<F, FMA>(
+        x * num(-h / k),
+        u1,
+        u2 * num(-h * (k - 2.0) / (k * (k - 1.0))),
+    )
 }
 
 /// erf.
@@ -26,25 +30,33 @@ fn hermite<F: Float, const FMA: bool>(k: usize, h: f64, x: F, u1: F, u2: F) -> F
 pub(super) struct Erf;
 
 impl<F: Float> Recipe<F> for Erf {
+    const KEPT: usize = 2;
+
     #[inline(always)]
     fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
         let x = clamp(x, F::GAUSS_END);
         let y = x.abs();
         let square = Twofold::product::<FMA>(y, y);
-        let e = Exp::new::<FMA, false>(-square.hi, -square.lo);
+        let e = Exp::sum::<FMA, false>(-square.hi, |r| r - square.lo);
         let gauss = e.near::<FMA>();
         let outer = (F::ONE - gauss * erfcx::<F, FMA>(y)).copysign(x);
         let inner = fma::<F, FMA>(x, polynomial::<F, FMA>(F::ERF, square.hi), x);
         let erf = if y < num(0.8) { inner } else { outer };
-        [erf, gauss * num(std::f64::consts::FRAC_2_SQRT_PI), x, e.far, F::ZERO]
+        [
+            erf,
+            gauss * num(std::f64::consts::FRAC_2_SQRT_PI),
+            x,
+            e.far,
+            F::ZERO,
+        ]
     }
     #[inline(always)]
     fn next<const FMA: bool>(self, k: usize, s: &Seeds<F>, u1: F, u2: F, _: F) -> F {
         hermite::<F, FMA>(k, 2.0, s[2], u1, u2)
     }
     #[inline(always)]
-    fn output<const FMA: bool>(self, k: usize, s: &Seeds<F>, _: F, u: F, _: F) -> F {
-        if k == 0 { u } else { u * s[3] }
+    fn coefficient<const FMA: bool>(self, _: usize, s: &Seeds<F>, _: F, u: F, _: F) -> F {
+        u * s[3]
     }
 }
 
@@ -53,16 +65,22 @@ impl<F: Float> Recipe<F> for Erf {
 pub(super) struct Gelu;
 
 impl<F: Float> Recipe<F> for Gelu {
+    const KEPT: usize = 2;
+
     #[inline(always)]
     fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
         let half = num::<F>(0.5);
-        let x = clamp(x, F::GAUSS_END * num(std::f64::consts::SQRT_2));
+        let x = clamp(x, end());
         let y = x.abs();
         let square = Twofold::product::<FMA>(y, y).scaled(half);
-        let e = Exp::new::<FMA, false>(-square.hi, -square.lo);
+        let e = Exp::sum::<FMA, false>(-square.hi, |r| r - square.lo);
         let gauss = e.near::<FMA>();
         let tail = gauss * (half * erfcx::<F, FMA>(y * num(std::f64::consts::FRAC_1_SQRT_2)));
-        let phi = if x < F::ZERO { tail } else { (F::ONE - tail) * e.near_one() };
+        let phi = if x < F::ZERO {
+            tail
+        } else {
+            (F::ONE - tail) * e.near_one()
+        };
         [phi, gauss * num(0.3989422804014327), x, e.far, F::ZERO]
     }
     #[inline(always)]
@@ -70,7 +88,17 @@ impl<F: Float> Recipe<F> for Gelu {
         hermite::<F, FMA>(k, 1.0, s[2], u1, u2)
     }
     #[inline(always)]
-    fn output<const FMA: bool>(self, k: usize, s: &Seeds<F>, x: F, u: F, u1: F) -> F {
-        times_argument::<F, FMA>(k, x, F::GAUSS_END * num(std::f64::consts::SQRT_2), u, u1, s[3])
+    fn value(self, s: &Seeds<F>, x: F) -> F {
+        product_value(x, end(), s[0], s[3])
     }
+    #[inline(always)]
+    fn coefficient<const FMA: bool>(self, _: usize, s: &Seeds<F>, x: F, u: F, u1: F) -> F {
+        product_coefficient::<F, FMA>(x, end(), (u, u1), s[3])
+    }
+}
+
+/// Beyond it e^(−x²/2) is 0.
+#[inline(always)]
+fn end<F: Float>() -> F {
+    F::GAUSS_END * num(std::f64::consts::SQRT_2)
 }

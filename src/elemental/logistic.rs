@@ -23,32 +23,38 @@ impl<F: Float> Logistic<F> {
     /// From |x|, and the sign of x.
     #[inline(always)]
     fn new<const FMA: bool>(y: F, sign: F) -> Self {
-        let e = Exp::new::<FMA, false>(-clamp(y, F::EXP_END), F::ZERO);
+        let e = Exp::new::<FMA, false>(-if y > F::EXP_END { F::EXP_END } else { y });
         let (near, m) = (e.near::<FMA>(), e.minus_one::<FMA>());
         // d = 1/n for n = 1 + e in two pieces, and how far d is off
         let n = F::ONE + near;
         let low = near - (n - F::ONE);
         let d = F::ONE / n;
-        let p = Twofold::product::<FMA>(n, d);
-        let off = ((F::ONE - p.hi) - p.lo) - low * d;
-        let square = d * d;
-        let square = fma::<F, FMA>(square, off + off, square);
-        let d = fma::<F, FMA>(d, off, d);
+        let off = if FMA { (-n).fused(d, F::ONE) } else { F::ZERO };
+        let d = fma::<F, FMA>(d, fma::<F, FMA>(-low, d, off), d);
         // 1 − 2e/(1 + e), or for small |x| (1 − e)/(1 + e)
         let defect = (near + near) * d;
         let t = F::ONE - defect;
         let rest = (F::ONE - t) - defect;
         let small = near > num(0.5);
-        let one = F::ONE.copysign(sign);
+        let t = if small { -m * d } else { t };
         Self {
             near,
             m,
             d,
             t: Twofold {
-                hi: (if small { -m * d } else { t }) * one,
-                lo: if small { F::ZERO } else { rest * one },
+                hi: t.copysign(sign),
+                lo: if small {
+                    F::ZERO
+                } else {
+                    rest * F::ONE.copysign(sign)
+                },
             },
-            slope: near * square,
+            // near 0 1 − t² is the better conditioned
+            slope: if small {
+                fma::<F, FMA>(-t, t, F::ONE) * num(0.25)
+            } else {
+                near * d * d
+            },
             e,
         }
     }
@@ -56,7 +62,11 @@ impl<F: Float> Logistic<F> {
     /// σ(|x|) or σ(−|x|) times `e.far`.
     #[inline(always)]
     fn sigma(&self, negative: bool) -> F {
-        if negative { self.near * self.d * self.e.far } else { self.d }
+        if negative {
+            self.near * self.d * self.e.far
+        } else {
+            self.d
+        }
     }
 
     /// ln(1 + e) = f − s(f − s²P(s²)) with s = f/(2 + f), f = e or, above √2 − 1, (e − 1)/2 and ln 2.
@@ -67,7 +77,11 @@ impl<F: Float> Logistic<F> {
         let s = f / (if big { f } else { self.m + F::ONE } + num(2.0));
         let w = s * s;
         let l = f - s * (f - w * polynomial::<F, FMA>(F::LOG, w));
-        (if big { l + num(std::f64::consts::LN_2) } else { l }) * self.e.far
+        (if big {
+            l + num(std::f64::consts::LN_2)
+        } else {
+            l
+        }) * self.e.far
     }
 }
 
@@ -84,6 +98,7 @@ fn riccati<F: Float, const FMA: bool>(k: usize, s: &Seeds<F>, u1: F, convolution
 pub(super) struct Tanh;
 
 impl<F: Float> Recipe<F> for Tanh {
+    const KEPT: usize = 2;
     const CONVOLVES: bool = true;
 
     #[inline(always)]
@@ -104,12 +119,19 @@ impl<F: Float> Recipe<F> for Tanh {
 pub(super) struct Sigmoid;
 
 impl<F: Float> Recipe<F> for Sigmoid {
+    const KEPT: usize = 2;
     const CONVOLVES: bool = true;
 
     #[inline(always)]
     fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
         let p = Logistic::new::<FMA>(x.abs(), x);
-        [p.sigma(x < F::ZERO), p.slope * p.e.far, p.t.hi, p.t.lo, F::ZERO]
+        [
+            p.sigma(x < F::ZERO),
+            p.slope * p.e.far,
+            p.t.hi,
+            p.t.lo,
+            F::ZERO,
+        ]
     }
     #[inline(always)]
     fn next<const FMA: bool>(self, k: usize, s: &Seeds<F>, u1: F, _: F, convolution: F) -> F {
@@ -117,75 +139,60 @@ impl<F: Float> Recipe<F> for Sigmoid {
     }
 }
 
-/// ln(1 + e^x), whose derivative is σ.
+/// ln(1 + e^x), whose derivative is σ; or, with sign −1, ln σ(x) = −ln(1 + e^(−x)).
 #[derive(Clone, Copy)]
-pub(super) struct Softplus;
+pub(super) struct Softplus {
+    pub sign: f64,
+}
 
 impl<F: Float> Recipe<F> for Softplus {
+    const KEPT: usize = 2;
     const CONVOLVES: bool = true;
 
     #[inline(always)]
     fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
+        let sign = num::<F>(self.sign);
+        let x = x * sign;
         let p = Logistic::new::<FMA>(x.abs(), x);
-        let sigma = p.sigma(x < F::ZERO);
         let positive = if x > F::ZERO { x } else { F::ZERO };
-        [sigma, p.slope * p.e.far, p.t.hi, p.t.lo, positive + p.log::<FMA>()]
+        let value = (positive + p.log::<FMA>()) * sign;
+        [
+            p.sigma(x < F::ZERO),
+            p.slope * p.e.far * sign,
+            p.t.hi * sign,
+            p.t.lo * sign,
+            value,
+        ]
+    }
+    #[inline(always)]
+    fn value(self, s: &Seeds<F>, _: F) -> F {
+        s[4]
     }
     #[inline(always)]
     fn next<const FMA: bool>(self, k: usize, s: &Seeds<F>, u1: F, _: F, convolution: F) -> F {
-        riccati::<F, FMA>(k, s, u1, convolution)
+        riccati::<F, FMA>(k, s, u1, convolution * num(self.sign))
     }
     #[inline(always)]
-    fn output<const FMA: bool>(self, k: usize, s: &Seeds<F>, _: F, _: F, u1: F) -> F {
-        if k == 0 { s[4] } else { u1 * num(1.0 / k as f64) }
+    fn coefficient<const FMA: bool>(self, k: usize, _: &Seeds<F>, _: F, _: F, u1: F) -> F {
+        u1 * num(1.0 / k as f64)
     }
 }
 
-/// ln σ(x) = −softplus(−x): first derivative σ(−x), then those of −σ.
-#[derive(Clone, Copy)]
-pub(super) struct LogSigmoid;
-
-impl<F: Float> Recipe<F> for LogSigmoid {
-    const CONVOLVES: bool = true;
-
-    #[inline(always)]
-    fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
-        let p = Logistic::new::<FMA>(x.abs(), x);
-        let mirrored = p.sigma(x > F::ZERO);
-        let negative = if x < F::ZERO { x } else { F::ZERO };
-        [mirrored, p.slope * p.e.far, p.t.hi, p.t.lo, negative - p.log::<FMA>()]
-    }
-    #[inline(always)]
-    fn next<const FMA: bool>(self, k: usize, s: &Seeds<F>, u1: F, _: F, convolution: F) -> F {
-        riccati::<F, FMA>(k, s, u1, convolution)
-    }
-    #[inline(always)]
-    fn output<const FMA: bool>(self, k: usize, s: &Seeds<F>, _: F, _: F, u1: F) -> F {
-        match k {
-            0 => s[4],
-            1 => u1,
-            _ => u1 * num(-1.0 / k as f64),
-        }
-    }
-}
-
-/// c_k of x·g(x) from u = g_k and u1 = g_{k−1}, both without the factor `far`; `end`
-/// bounds x where g' is 0 (∞ · 0).
+/// c_0 of x·g(x), from g without the factor `far`; `end` bounds x where g is 0 (∞ · 0).
 #[inline(always)]
-pub(super) fn times_argument<F: Float, const FMA: bool>(
-    k: usize,
+pub(super) fn product_value<F: Float>(x: F, end: F, g: F, far: F) -> F {
+    (if x < -end { -end } else { x } * far) * g
+}
+
+/// c_k of x·g(x) from g_k and g_{k−1}, both without the factor `far`.
+#[inline(always)]
+pub(super) fn product_coefficient<F: Float, const FMA: bool>(
     x: F,
     end: F,
-    u: F,
-    u1: F,
+    (g, g1): (F, F),
     far: F,
 ) -> F {
-    if k == 0 {
-        let x = if x < -end { -end } else { x };
-        (x * far) * u
-    } else {
-        fma::<F, FMA>(clamp(x, end), u, u1) * far
-    }
+    fma::<F, FMA>(clamp(x, end), g, g1) * far
 }
 
 /// x·σ(x).
@@ -193,6 +200,7 @@ pub(super) fn times_argument<F: Float, const FMA: bool>(
 pub(super) struct Silu;
 
 impl<F: Float> Recipe<F> for Silu {
+    const KEPT: usize = 3;
     const CONVOLVES: bool = true;
 
     #[inline(always)]
@@ -202,11 +210,15 @@ impl<F: Float> Recipe<F> for Silu {
         [sigma, p.slope, p.t.hi, p.t.lo, p.e.far]
     }
     #[inline(always)]
+    fn value(self, s: &Seeds<F>, x: F) -> F {
+        product_value(x, F::EXP_END, s[0], s[4])
+    }
+    #[inline(always)]
     fn next<const FMA: bool>(self, k: usize, s: &Seeds<F>, u1: F, _: F, convolution: F) -> F {
         riccati::<F, FMA>(k, s, u1, convolution)
     }
     #[inline(always)]
-    fn output<const FMA: bool>(self, k: usize, s: &Seeds<F>, x: F, u: F, u1: F) -> F {
-        times_argument::<F, FMA>(k, x, F::EXP_END, u, u1, s[4])
+    fn coefficient<const FMA: bool>(self, _: usize, s: &Seeds<F>, x: F, u: F, u1: F) -> F {
+        product_coefficient::<F, FMA>(x, F::EXP_END, (u, u1), s[4])
     }
 }

@@ -44,22 +44,23 @@ fn root(m: f64, n: f64) -> impl Fn(f64) -> (f64, f64) {
     move |k| (m * (2.0 * k + 1.0), n * k)
 }
 
-/// (x, x², 1 or x²) for the larger of x and 1 divided out: x/(1 + σx²), 1/(1 + σx²), and
-/// the reciprocal root of 1 + σx² without overflow.
+/// Above it 1 ± x² is written with 1/x, and does not overflow.
+const FAR: f64 = 2.0;
+
+/// For 1 + σx²: x/(1 + σx²), 1/(1 + σx²), and itself, there divided by x².
 fn quadratic(x: f64, sigma: f64) -> (Two, Two, Two) {
-    let large = x.abs() > 2.0;
-    let y = if large { recip(two(x)) } else { two(x) };
+    let far = x.abs() > FAR;
+    let y = if far { recip(two(x)) } else { two(x) };
     let square = times(y, y);
-    let d = if large {
-        square.plus(two(sigma)) // x²·(1/x² + σ)
+    let d = if far {
+        square.plus(two(sigma))
     } else if sigma > 0.0 {
         two(1.0).plus(square)
     } else {
-        // (1 − x)(1 + x), exact in each factor
-        times(Two::sum(1.0, -x), Two::sum(1.0, x))
+        times(Two::sum(1.0, -x), Two::sum(1.0, x)) // each factor exact
     };
     let r = recip(d);
-    (times(y, r), if large { times(square, r) } else { r }, r)
+    (times(y, r), if far { times(square, r) } else { r }, d)
 }
 
 /// tan: c' = 1 + c², in which no term cancels.
@@ -106,20 +107,26 @@ pub(super) fn atanh(x: f64, c: &mut [f64]) {
 
 /// arsinh.
 pub(super) fn asinh(x: f64, c: &mut [f64]) {
-    c[0] = if x.abs() < HUGE { x.asinh() } else { (x.abs().ln() + LN_2).copysign(x) };
-    let (a, b, r) = quadratic(x, 1.0);
-    let mut u = r.sqrt::<false>();
-    if x.abs() > 2.0 {
-        u = times(u, recip(two(x.abs())));
-    }
+    c[0] = if x.abs() < HUGE {
+        x.asinh()
+    } else {
+        (x.abs().ln() + LN_2).copysign(x)
+    };
+    let (a, b, d) = quadratic(x, 1.0);
+    let u = d.rsqrt::<false>();
+    let u = if x.abs() > FAR {
+        times(u, recip(two(x.abs())))
+    } else {
+        u
+    };
     integral(c, u, a, b, root(-1.0, -1.0));
 }
 
 /// arcsin. At ±1 with infinite derivatives, beyond NaN.
 pub(super) fn asin(x: f64, c: &mut [f64]) {
     if inside(x, c, 1.0) {
-        let (a, b, r) = quadratic(x, -1.0);
-        integral(c, r.sqrt::<false>(), a, b, root(1.0, 1.0));
+        let (a, b, d) = quadratic(x, -1.0);
+        integral(c, d.rsqrt::<false>(), a, b, root(1.0, 1.0));
     }
     c[0] = x.asin();
 }
@@ -137,21 +144,25 @@ pub(super) fn acos(x: f64, c: &mut [f64]) {
 pub(super) fn acosh(x: f64, c: &mut [f64]) {
     let infinite = f64::INFINITY;
     if x > 1.0 && x < infinite {
-        // 1/(x² − 1) = −1/(1 − x²)
-        let (a, b, _) = quadratic(x, -1.0);
-        let (a, b) = (a.scaled(-1.0), b.scaled(-1.0));
-        let u = if x > 2.0 {
-            let y = recip(two(x));
-            let d = two(1.0).plus(times(y, y).scaled(-1.0));
-            times(y, recip(d).sqrt::<false>())
-        } else {
-            b.sqrt::<false>()
-        };
+        // x² − 1 = −(1 − x²)
+        let (a, b, d) = quadratic(x, -1.0);
+        let (a, b, u) = (
+            a.scaled(-1.0),
+            b.scaled(-1.0),
+            d.scaled(-1.0).rsqrt::<false>(),
+        );
+        let u = if x > FAR { times(u, recip(two(x))) } else { u };
         integral(c, u, a, b, root(-1.0, -1.0));
     } else {
         for (k, c) in c.iter_mut().enumerate() {
             let end = if k % 2 == 1 { infinite } else { -infinite };
-            *c = if x == 1.0 { end } else if x == infinite { 0.0 } else { f64::NAN };
+            *c = if x == 1.0 {
+                end
+            } else if x == infinite {
+                0.0
+            } else {
+                f64::NAN
+            };
         }
     }
     c[0] = arcosh(x);
@@ -175,7 +186,11 @@ fn inside(x: f64, c: &mut [f64], end: f64) -> bool {
         return true;
     }
     for (k, c) in c.iter_mut().enumerate() {
-        let odd = if k % 2 == 1 { f64::INFINITY } else { f64::INFINITY.copysign(x) };
+        let odd = if k % 2 == 1 {
+            f64::INFINITY
+        } else {
+            f64::INFINITY.copysign(x)
+        };
         *c = if x.abs() == end { odd } else { f64::NAN };
     }
     false
@@ -190,7 +205,11 @@ pub(super) fn powf(a: f64, x: f64, c: &mut [f64]) {
         let p = x.powf(e.hi);
         // What a − k lost by rounding.
         let lost = e.lo * x.ln();
-        let p = if (p * lost).is_finite() { p + p * lost } else { p };
+        let p = if (p * lost).is_finite() {
+            p + p * lost
+        } else {
+            p
+        };
         *c = b.rounded() * p;
         b = times(times(b, e), recip(two(k as f64 + 1.0)));
     }

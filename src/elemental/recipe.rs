@@ -1,14 +1,14 @@
-//! How coefficients are made in vectors: seeds from the argument, then a recurrence.
+//! How coefficients are made in vectors: seeds from the argument, then a recurrence,
+//! plane after plane of a block that stays in cache.
 
 use super::MAX_ORDER;
 use super::float::{Float, cast, fma};
 use crate::real::Real;
 
-/// Lanes in a register block: with fewer LLVM unrolls the loop before it can vectorise it.
-const LANES: usize = 16;
-/// Lanes in a block of the plane-wise way, at most.
-const CHUNK: usize = 64;
-/// Coefficients, at most: one more than `MAX_ORDER + 1` counts.
+/// Lanes in a block, at most. Their number is not a constant in the loops: LLVM would
+/// unroll a short one before it can vectorise it.
+pub(super) const CHUNK: usize = 64;
+/// Coefficients, at most.
 pub(super) const COUNT: usize = MAX_ORDER + 2;
 
 /// 1/k!.
@@ -24,19 +24,22 @@ pub(super) const INVERSE_FACTORIAL: [f64; COUNT] = {
     table
 };
 
-/// What a recipe keeps of an argument.
+/// What a recipe makes of an argument: u_0, u_1, then [`Recipe::KEPT`] numbers for the
+/// recurrence; the last may serve `value` alone.
 pub(super) type Seeds<F> = [F; 5];
 
-/// An elemental as the vector code sees it. A state sequence u starts with the first
-/// two seeds and goes on by `next`; a coefficient is read from two neighbours of it.
-/// All methods must be `#[inline(always)]` and branch-free.
+/// An elemental as the vector code sees it. A sequence u starts with the first two seeds
+/// and goes on by `next`; a coefficient is read from two neighbours of it.
+/// All methods are `#[inline(always)]` and branch-free.
 pub(super) trait Recipe<F: Float>: Copy {
+    /// Seeds after the first two that `next` and `coefficient` read.
+    const KEPT: usize = 0;
     /// Whether `next` reads the convolution.
     const CONVOLVES: bool = false;
     /// Whether arguments beyond `TURNS_END` take `seeds_scalar`.
     const TURNS: bool = false;
 
-    /// From the argument; the first two are u_0 and u_1.
+    /// From the argument.
     fn seeds<const FMA: bool>(self, x: F) -> Seeds<F>;
 
     /// `seeds`, without hurry.
@@ -44,19 +47,26 @@ pub(super) trait Recipe<F: Float>: Copy {
         self.seeds::<false>(x)
     }
 
+    /// c_0.
+    #[inline(always)]
+    fn value(self, s: &Seeds<F>, x: F) -> F {
+        let _ = x;
+        s[0]
+    }
+
     /// u_k, k ≥ 2, from `u1` = u_{k−1}, `u2` = u_{k−2} and
     /// `convolution` = Σ u_i u_{k−1−i}, i = 1..=k−2.
     fn next<const FMA: bool>(self, k: usize, s: &Seeds<F>, u1: F, u2: F, convolution: F) -> F;
 
-    /// c_k from `u` = u_k and `u1` = u_{k−1}.
+    /// c_k, k ≥ 1, from `u` = u_k and `u1` = u_{k−1}.
     #[inline(always)]
-    fn output<const FMA: bool>(self, k: usize, s: &Seeds<F>, x: F, u: F, u1: F) -> F {
+    fn coefficient<const FMA: bool>(self, k: usize, s: &Seeds<F>, x: F, u: F, u1: F) -> F {
         let _ = (k, s, x, u1);
         u
     }
 }
 
-/// c_0..=c_order of `recipe` at each of `z` (a multiple of [`LANES`]), computed in `F`.
+/// c_0..=c_order of `recipe` at each of `z`, computed in `F`.
 #[inline(always)]
 pub(super) fn fill<T: Real, F: Float, R: Recipe<F>, const FMA: bool>(
     recipe: R,
@@ -64,129 +74,99 @@ pub(super) fn fill<T: Real, F: Float, R: Recipe<F>, const FMA: bool>(
     order: usize,
     out: &mut [T],
 ) {
-    match order {
-        0 | 1 => in_registers::<T, F, R, FMA, 2>(recipe, z, order, out),
-        2 | 3 => in_registers::<T, F, R, FMA, 4>(recipe, z, order, out),
-        4 | 5 => in_registers::<T, F, R, FMA, 6>(recipe, z, order, out),
-        _ => in_planes::<T, F, R, FMA>(recipe, z, order, out),
-    }
-}
-
-/// One pass over the lanes, N coefficients at once.
-#[inline(always)]
-fn in_registers<T: Real, F: Float, R: Recipe<F>, const FMA: bool, const N: usize>(
-    recipe: R,
-    z: &[T],
-    order: usize,
-    out: &mut [T],
-) {
-    for (at, block) in z.chunks_exact(LANES).enumerate() {
-        let block: &[T; LANES] = block.try_into().expect("a block");
-        let mut c = [[T::ZERO; LANES]; N];
-        for l in 0..LANES {
-            let x: F = cast(block[l]);
-            let s = recipe.seeds::<FMA>(x);
-            let mut u = [F::ZERO; N];
-            u[0] = s[0];
-            u[1] = s[1];
-            // Unrolled by hand: `k` is a constant in each line.
-            macro_rules! next {
-                ($($k:literal)*) => {$(
-                    if N > $k {
-                        let sum = if R::CONVOLVES { convolution::<F, FMA, $k, N>(&u) } else { F::ZERO };
-                        u[$k] = recipe.next::<FMA>($k, &s, u[$k - 1], u[$k - 2], sum);
-                    }
-                )*};
+    // Few planes for low orders: zeroing them costs more than they do.
+    let (mut few, mut many);
+    let u: &mut [[F; CHUNK]] = if order < 4 {
+        few = [[F::ZERO; CHUNK]; 4];
+        &mut few
+    } else {
+        many = [[F::ZERO; CHUNK]; COUNT];
+        &mut many
+    };
+    let mut kept = [[F::ZERO; CHUNK]; 3];
+    let mut sum = [F::ZERO; CHUNK];
+    let lanes = z.len();
+    for (at, z) in z.chunks(CHUNK).enumerate().map(|(i, z)| (i * CHUNK, z)) {
+        let n = z.len();
+        let [s2, s3, s4] = &mut kept;
+        let (s2, s3, s4, sum) = (&mut s2[..n], &mut s3[..n], &mut s4[..n], &mut sum[..n]);
+        {
+            let (u0, u1) = u.split_at_mut(1);
+            let (u0, u1, out) = (&mut u0[0][..n], &mut u1[0][..n], &mut out[at..][..n]);
+            for l in 0..n {
+                let x = cast(z[l]);
+                let s = recipe.seeds::<FMA>(x);
+                out[l] = cast(recipe.value(&s, x));
+                (u0[l], u1[l]) = (s[0], s[1]);
+                if R::KEPT > 0 {
+                    s2[l] = s[2];
+                }
+                if R::KEPT > 1 {
+                    s3[l] = s[3];
+                }
+                if R::KEPT > 2 {
+                    s4[l] = s[4];
+                }
             }
-            next!(2 3 4 5);
-            c[0][l] = cast(recipe.output::<FMA>(0, &s, x, u[0], F::ZERO));
-            macro_rules! output {
-                ($($k:literal)*) => {$(
-                    if N > $k {
-                        c[$k][l] = cast(recipe.output::<FMA>($k, &s, x, u[$k], u[$k - 1]));
-                    }
-                )*};
-            }
-            output!(1 2 3 4 5);
         }
-        for (k, c) in c.iter().enumerate().take(order + 1) {
-            out[k * z.len() + at * LANES..][..LANES].copy_from_slice(c);
-        }
-        if R::TURNS && block.iter().fold(false, |any, &x| any | !(cast::<T, F>(x).abs() <= F::TURNS_END)) {
-            in_scalars(recipe, z, order, out, at * LANES, LANES);
-        }
-    }
-}
-
-/// Σ u_i u_{k−1−i}, i = 1..=k−2: each product once, for the sum is symmetric.
-#[inline(always)]
-fn convolution<F: Float, const FMA: bool, const K: usize, const N: usize>(u: &[F; N]) -> F {
-    let m = K - 1;
-    let mut sum = F::ZERO;
-    let mut i = 1;
-    while 2 * i < m {
-        sum = fma::<F, FMA>(u[i], u[m - i], sum);
-        i += 1;
-    }
-    sum = sum + sum;
-    if m >= 2 && m % 2 == 0 {
-        sum = fma::<F, FMA>(u[m / 2], u[m / 2], sum);
-    }
-    sum
-}
-
-/// Any order: plane after plane, in cache.
-#[inline(always)]
-fn in_planes<T: Real, F: Float, R: Recipe<F>, const FMA: bool>(
-    recipe: R,
-    z: &[T],
-    order: usize,
-    out: &mut [T],
-) {
-    let mut u = [[F::ZERO; CHUNK]; COUNT];
-    let mut s = [[F::ZERO; 5]; CHUNK];
-    let mut at = 0;
-    for block in z.chunks(CHUNK) {
-        let n = block.len();
-        let (u0, rest) = u.split_at_mut(1);
-        let (u0, u1, s) = (&mut u0[0][..n], &mut rest[0][..n], &mut s[..n]);
-        for l in 0..n {
-            s[l] = recipe.seeds::<FMA>(cast(block[l]));
-            u0[l] = s[l][0];
-            u1[l] = s[l][1];
-        }
-        for k in 2..=order {
+        for k in 1..=order {
             let (known, rest) = u.split_at_mut(k);
-            let next = &mut rest[0][..n];
-            next.fill(F::ZERO);
-            if R::CONVOLVES {
-                for i in 1..k - 1 {
+            let (next, out) = (&mut rest[0][..n], &mut out[k * lanes + at..][..n]);
+            let u1 = &known[k - 1][..n];
+            if k == 1 {
+                for l in 0..n {
+                    let s = [u1[l], next[l], s2[l], s3[l], s4[l]];
+                    out[l] = cast(recipe.coefficient::<FMA>(1, &s, cast(z[l]), next[l], u1[l]));
+                }
+                continue;
+            }
+            // The convolution, but for its outermost pair, by symmetry.
+            let (first, last) = (&known[1][..n], &known[k.max(3) - 2][..n]);
+            let twice = F::from_f64(if k == 3 { 1.0 } else { 2.0 });
+            if R::CONVOLVES && k > 2 {
+                sum.fill(F::ZERO);
+                for i in 2..k.div_ceil(2) {
                     let (a, b) = (&known[i][..n], &known[k - 1 - i][..n]);
+                    let twice = F::from_f64(if 2 * i == k - 1 { 1.0 } else { 2.0 });
                     for l in 0..n {
-                        next[l] = fma::<F, FMA>(a[l], b[l], next[l]);
+                        sum[l] = fma::<F, FMA>(a[l] * twice, b[l], sum[l]);
                     }
                 }
             }
-            let (u1, u2) = (&known[k - 1][..n], &known[k - 2][..n]);
-            for l in 0..n {
-                next[l] = recipe.next::<FMA>(k, &s[l], u1[l], u2[l], next[l]);
+            let u2 = &known[k - 2][..n];
+            // Not a closure: one that is called twice is not inlined.
+            macro_rules! step {
+                ($l:ident, $convolution:expr) => {{
+                    let s = [first[$l], first[$l], s2[$l], s3[$l], s4[$l]];
+                    next[$l] = recipe.next::<FMA>(k, &s, u1[$l], u2[$l], $convolution);
+                    let c = recipe.coefficient::<FMA>(k, &s, cast(z[$l]), next[$l], u1[$l]);
+                    out[$l] = cast(c);
+                }};
+            }
+            if R::CONVOLVES && k > 2 {
+                for l in 0..n {
+                    step!(l, fma::<F, FMA>(first[l] * twice, last[l], sum[l]));
+                }
+            } else {
+                for l in 0..n {
+                    step!(l, F::ZERO);
+                }
             }
         }
-        for k in 0..=order {
-            let (u, u1) = (&u[k][..n], &u[k.saturating_sub(1)][..n]);
-            let out = &mut out[k * z.len() + at..][..n];
-            for l in 0..n {
-                out[l] = cast(recipe.output::<FMA>(k, &s[l], cast(block[l]), u[l], u1[l]));
-            }
+        if R::TURNS && z.iter().fold(false, |any, &x| any | far::<T, F>(x)) {
+            in_scalars(recipe, z, order, &mut out[at..], lanes);
         }
-        if R::TURNS && block.iter().fold(false, |any, &x| any | !(cast::<T, F>(x).abs() <= F::TURNS_END)) {
-            in_scalars(recipe, z, order, out, at, n);
-        }
-        at += n;
     }
 }
 
-/// The lanes from `start` on once more, with `seeds_scalar`.
+/// Too far out for the vector code, or NaN.
+#[inline(always)]
+fn far<T: Real, F: Float>(x: T) -> bool {
+    let near = cast::<T, F>(x).abs() <= F::TURNS_END;
+    !near
+}
+
+/// The far lanes once more, with `seeds_scalar`.
 #[cold]
 #[inline(never)]
 fn in_scalars<T: Real, F: Float, R: Recipe<F>>(
@@ -194,22 +174,18 @@ fn in_scalars<T: Real, F: Float, R: Recipe<F>>(
     z: &[T],
     order: usize,
     out: &mut [T],
-    start: usize,
-    count: usize,
+    lanes: usize,
 ) {
-    for l in start..start + count {
-        let x: F = cast(z[l]);
-        if x.abs() <= F::TURNS_END {
-            continue;
-        }
+    for (l, &x) in z.iter().enumerate().filter(|(_, x)| far::<T, F>(**x)) {
+        let x: F = cast(x);
         let s = recipe.seeds_scalar(x);
-        let mut u = [s[0], s[1]];
-        for k in 0..=order {
-            if k >= 2 {
-                u = [u[1], recipe.next::<false>(k, &s, u[1], u[0], F::ZERO)];
+        out[l] = cast(recipe.value(&s, x));
+        let (mut u1, mut u) = (s[0], s[1]);
+        for k in 1..=order {
+            if k > 1 {
+                (u1, u) = (u, recipe.next::<false>(k, &s, u, u1, F::ZERO));
             }
-            let (now, before) = if k == 0 { (u[0], F::ZERO) } else { (u[1], u[0]) };
-            out[k * z.len() + l] = cast(recipe.output::<false>(k, &s, x, now, before));
+            out[k * lanes + l] = cast(recipe.coefficient::<false>(k, &s, x, u, u1));
         }
     }
 }
