@@ -305,7 +305,7 @@ impl Elemental {
         order: usize,
         out: &mut [T],
     ) {
-        debug_assert!(z.len() % 16 == 0 && order < COUNT && out.len() >= (order + 1) * z.len());
+        debug_assert!(z.len().is_multiple_of(16) && order < COUNT && out.len() >= (order + 1) * z.len());
         macro_rules! vector {
             ($recipe:expr) => {
                 if size_of::<T>() == size_of::<f32>() {

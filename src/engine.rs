@@ -35,7 +35,7 @@ pub enum Precision {
 pub struct Options {
     /// The floating-point type of the replay.
     pub precision: Precision,
-    /// Points a chunk; the engine's choice if `None`. A multiple of 16.
+    /// Points a chunk, a multiple of 16; the engine's choice if `None`.
     pub chunk: Option<usize>,
     /// Threads; rayon's current pool if `None`.
     pub threads: Option<usize>,
@@ -171,15 +171,16 @@ impl Engine {
     /// An engine.
     ///
     /// # Errors
-    /// A chunk that is not a multiple of 16, no threads, threads that cannot be started.
+    /// A chunk that is not a multiple of 16 up to 1024, no threads, threads that cannot be
+    /// started.
     pub fn with(problem: &Problem, options: &Options) -> Result<Self, Error> {
         if let Some(chunk) = options.chunk
-            && (chunk == 0 || !chunk.is_multiple_of(LANES))
+            && (chunk == 0 || chunk > MAX_CHUNK || !chunk.is_multiple_of(LANES))
         {
             return Err(Error::OutOfRange {
                 what: "the number of points a chunk".to_owned(),
                 given: chunk.to_string(),
-                expected: format!("a positive multiple of {LANES}"),
+                expected: format!("a positive multiple of {LANES}, at most {MAX_CHUNK}"),
             });
         }
         let pool = match options.threads {
@@ -418,6 +419,8 @@ pub fn values(
 const LANES: usize = 16;
 /// Points a chunk where nothing speaks against it.
 const CHUNK: usize = 64;
+/// The largest chunk.
+const MAX_CHUNK: usize = 1024;
 /// Bytes that a chunk's arena should not exceed, about half of a core's cache.
 const CACHE: usize = 1 << 20;
 /// Groups of a condition: enough to balance, few enough that their gradients stay small.
@@ -630,9 +633,8 @@ impl<T: Real> Runner<T> {
     ) {
         let condition = &self.conditions[task.condition];
         share.sum = 0.0;
-        let columns = condition.column_slices();
         for chunk in task.chunks.clone() {
-            let chunk = condition.chunk(chunk, &columns);
+            let chunk = condition.chunk(chunk);
             let replay = self.replay(&condition.value, chunk.count, weights);
             replay.forward(chunk, workspace);
             for root in &replay.plan.roots {
@@ -654,10 +656,9 @@ impl<T: Real> Runner<T> {
         share.sum = 0.0;
         share.gradient.clear();
         share.gradient.resize(self.parameters, T::ZERO);
-        let columns = condition.column_slices();
         let mut seeds = [T::ZERO; MAX_CHUNK];
         for chunk in task.chunks.clone() {
-            let chunk = condition.chunk(chunk, &columns);
+            let chunk = condition.chunk(chunk);
             let replay = self.replay(&condition.gradient, chunk.count, weights);
             replay.forward(chunk, workspace);
             replay.clear_seeds(workspace);
@@ -680,13 +681,12 @@ impl<T: Real> Runner<T> {
         let condition = &self.conditions[place];
         let mut weights = Weights::default();
         weights.load(theta, &self.weights.keys);
-        let columns = condition.column_slices();
         let outputs = condition.value.plan.roots.len();
         let blocks: Vec<Vec<f64>> = (0..condition.points.div_ceil(condition.chunk))
             .into_par_iter()
             .map(|chunk| {
                 let mut workspace: Workspace<T> = take(&self.workspaces);
-                let chunk = condition.chunk(chunk, &columns);
+                let chunk = condition.chunk(chunk);
                 let replay = self.replay(&condition.value, chunk.count, &weights);
                 replay.forward(chunk, &mut workspace);
                 let mut block = vec![0.0; outputs * chunk.count];
@@ -717,14 +717,13 @@ impl<T: Real> Runner<T> {
         let condition = &self.conditions[place];
         let mut weights = Weights::default();
         weights.load(theta, &self.weights.keys);
-        let columns = condition.column_slices();
         let mut workspace: Workspace<T> = take(&self.workspaces);
         let lanes = condition.gradient.whole.lanes;
         let mut jacobian = vec![T::ZERO; self.parameters * lanes];
         let mut converted = Vec::new();
         let mut residuals = Vec::new();
         for chunk in 0..condition.points.div_ceil(condition.chunk) {
-            let chunk = condition.chunk(chunk, &columns);
+            let chunk = condition.chunk(chunk);
             let replay = self.replay(&condition.gradient, chunk.count, &weights);
             let lanes = replay.layout.lanes;
             for output in 0..replay.plan.roots.len() {
@@ -783,9 +782,8 @@ impl<T: Real> Runner<T> {
         let mut weights = Weights::default();
         weights.load(theta, &keys.keys);
         let mut workspace = Workspace::default();
-        let columns = condition.column_slices();
         for chunk in 0..condition.points.div_ceil(condition.chunk) {
-            let chunk = condition.chunk(chunk, &columns);
+            let chunk = condition.chunk(chunk);
             let replay = Replay {
                 plan: &planned.plan,
                 layout: planned.layout(chunk.count),
@@ -843,9 +841,6 @@ impl<T: Real> Runner<T> {
     }
 }
 
-/// The largest chunk.
-const MAX_CHUNK: usize = 1024;
-
 impl<T: Real> Compiled<T> {
     fn new(condition: &Condition, weights: &mut WeightTable, chunk: Option<usize>) -> Self {
         let equation = &condition.equation;
@@ -853,7 +848,7 @@ impl<T: Real> Compiled<T> {
         let value = Plan::new(equation.tape(), equation.held(), weights, Sweep::Forward);
         let points = condition.points.len();
         let convert = |list: &[f64]| list.iter().map(|&x| T::from_f64(x)).collect();
-        let chunk = chunk.map_or_else(|| chunk_for::<T>(&gradient), |c| c.min(MAX_CHUNK));
+        let chunk = chunk.unwrap_or_else(|| chunk_for::<T>(&gradient));
         let column = |name: &String| {
             let values = condition.points.column(name).unwrap_or_default();
             convert(values)
@@ -875,15 +870,11 @@ impl<T: Real> Compiled<T> {
         }
     }
 
-    fn column_slices(&self) -> Vec<&[T]> {
-        self.columns.iter().map(Vec::as_slice).collect()
-    }
-
-    fn chunk<'a>(&'a self, index: usize, columns: &'a [&'a [T]]) -> Chunk<'a, T> {
+    fn chunk(&self, index: usize) -> Chunk<'_, T> {
         let start = index * self.chunk;
         Chunk {
             coordinates: &self.coordinates,
-            columns,
+            columns: &self.columns,
             start,
             count: self.chunk.min(self.points - start),
         }

@@ -74,6 +74,19 @@ pub enum Error {
         /// Where the value was recorded.
         at: String,
     },
+    /// Derivatives that need too many planes at once.
+    #[error(
+        "{at}: the derivatives asked of this value and all that make them are {planes} planes; \
+         the limit is {limit}: ask fewer mixed derivatives at once, or a Laplacian as such"
+    )]
+    PlaneLimit {
+        /// The planes.
+        planes: usize,
+        /// The limit.
+        limit: usize,
+        /// Where the value was recorded.
+        at: String,
+    },
     /// Too many coordinates.
     #[error("{given} coordinates given; an equation has from 1 to {limit}")]
     CoordinateLimit {

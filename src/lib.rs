@@ -20,6 +20,7 @@ pub use error::Error;
 pub use kernel::simd::InstructionSet;
 pub use network::{Activation, Architecture, Init, Mlp};
 pub use parameters::{Block, Coefficient, Parameters};
+pub use plan::Counts;
 pub use problem::{Condition, Measure, Points, Problem};
 pub use real::Real;
 pub use record::{Equation, Field, Mask, data, detach, select};

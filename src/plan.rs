@@ -4,8 +4,69 @@
 use crate::elemental::Elemental;
 use crate::kernel::jet::{Mode, Table};
 use crate::plane::{Plane, Planes, factor_pairs, generated};
+use crate::record::Equation;
 use crate::tape::{ConstantRows, Held, NodeId, Op, Tape};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+/// What an equation costs, counted without running it: for one point, loss and gradient.
+///
+/// ```
+/// use dualtape::{Counts, Elemental::Tanh, Equation, Parameters};
+///
+/// let mut params = Parameters::new();
+/// let net = params.mlp("u", &[2, 64, 64, 1], Tanh)?;
+/// let heat = Equation::record("heat", &params, ["t", "x"], |[t, x]| {
+///     let [u] = net.at(&[t, x]);
+///     u.d(t) - u.d(x).d(x)
+/// })?;
+/// let counts = Counts::of(&heat);
+/// assert!(counts.matrix_flops > 0 && counts.products > 0);
+/// # Ok::<(), dualtape::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Nodes of the tape that hold at least one plane.
+    pub nodes: usize,
+    /// Planes, summed over the nodes.
+    pub planes: usize,
+    /// Floating-point operations of the matrix products.
+    pub matrix_flops: usize,
+    /// Products of planes outside of the matrix products: compositions, products of jets
+    /// and their adjoints, summed over the rows.
+    pub products: usize,
+    /// Bytes of the arena in `f64`, adjoints included, after lifetimes.
+    pub bytes: usize,
+}
+
+impl Counts {
+    /// Counts an equation.
+    pub fn of(equation: &Equation) -> Self {
+        let held = equation.held();
+        let plan = Plan::new(
+            equation.tape(),
+            held,
+            &mut WeightTable::default(),
+            Sweep::Reverse,
+        );
+        let products = |step: &Step| match step {
+            Step::Bilinear { dst, table, .. } => plan.buffers[*dst].rows * table.products(),
+            Step::Compose { v, program, .. } => {
+                let powers: usize = program.powers.iter().map(|(_, t)| t.products()).sum();
+                let sums = program.value.products() + program.derivative.products();
+                plan.buffers[*v].rows * (powers + sums)
+            }
+            _ => 0,
+        };
+        let lanes = 64;
+        Self {
+            nodes: held.iter().filter(|h| !h.planes.is_empty()).count(),
+            planes: held.iter().map(|h| h.planes.len()).sum(),
+            matrix_flops: plan.flops,
+            products: plan.forward.iter().chain(&plan.reverse).map(products).sum(),
+            bytes: plan.layout(lanes, size_of::<f64>()).len * size_of::<f64>() / lanes,
+        }
+    }
+}
 
 /// The place of a buffer in [`Plan::buffers`].
 pub(crate) type BufferId = usize;

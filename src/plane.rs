@@ -18,6 +18,9 @@ pub const MAX_ORDER: usize = 12;
 /// The most coordinates that an equation may have.
 pub const MAX_COORDINATES: usize = 4096;
 
+/// The most planes that one value may hold.
+pub const MAX_PLANES: usize = 16384;
+
 /// The number of a coordinate, in the order of the recording.
 pub type Coordinate = u16;
 

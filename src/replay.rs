@@ -69,7 +69,7 @@ impl<T: Real> Weights<T> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Chunk<'a, T> {
     pub(crate) coordinates: &'a [Vec<T>],
-    pub(crate) columns: &'a [&'a [T]],
+    pub(crate) columns: &'a [Vec<T>],
     pub(crate) start: usize,
     /// Points; lanes beyond them repeat the last.
     pub(crate) count: usize,
@@ -260,7 +260,7 @@ fn forward_step<T: Real, S: Isa>(
         }
         Step::Data { dst, column } => {
             let row = &mut arena[replay.range(*dst)];
-            chunk.fill(chunk.columns[*column], &mut row[..lanes]);
+            chunk.fill(&chunk.columns[*column], &mut row[..lanes]);
         }
         Step::Constant { dst, value } => {
             arena[replay.range(*dst)][..lanes].fill(T::from_f64(*value));

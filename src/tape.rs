@@ -3,7 +3,7 @@
 
 use crate::elemental::{Elemental, Smoothness};
 use crate::error::Error;
-use crate::plane::{Coordinate, MAX_ORDER, Plane, Planes, factor_pairs, generated};
+use crate::plane::{Coordinate, MAX_ORDER, MAX_PLANES, Plane, Planes, factor_pairs, generated};
 use smallvec::SmallVec;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -279,6 +279,13 @@ impl Tape {
             return Err(Error::OrderTooHigh {
                 order,
                 limit: MAX_ORDER,
+                at: node.source.to_string(),
+            });
+        }
+        if wanted.len() > MAX_PLANES {
+            return Err(Error::PlaneLimit {
+                planes: wanted.len(),
+                limit: MAX_PLANES,
                 at: node.source.to_string(),
             });
         }

@@ -94,7 +94,7 @@ pub(super) fn polynomial<F: Float, const FMA: bool>(c: &'static [F], x: F) -> F 
     }
     while i > 0 {
         i -= 1;
-        if i % 2 == 0 {
+        if i.is_multiple_of(2) {
             even = fma::<F, FMA>(even, y, c[i]);
         } else {
             odd = fma::<F, FMA>(odd, y, c[i]);
@@ -415,7 +415,7 @@ impl Float for f32 {
     const MAGIC: Self = 12_582_912.0;
     const MAX: Self = f32::MAX;
     const LOG2_E: Self = std::f32::consts::LOG2_E;
-    const LN_2: (Self, Self) = (0.693115234375, 3.1946184945309415e-05);
+    const LN_2: (Self, Self) = (0.693_115_23, 3.194_618_3e-5);
     const SPLIT: Self = -110.0;
     const SHIFT: i32 = 80;
     const FAR: (Self, Self) = (
@@ -424,39 +424,39 @@ impl Float for f32 {
     );
     const EXPM1: &'static [Self] = &[
         0.5,
-        0.166665768946,
-        0.0416665544984,
-        0.00836319488242,
-        0.00139262033616,
+        0.166_665_76,
+        0.041_666_556,
+        0.008_363_195,
+        0.001_392_620_4,
     ];
     const SIN: &'static [Self] = &[
-        -0.1666666666,
-        0.00833333187,
-        -0.0001984008438,
-        2.724962008e-06,
+        -0.166_666_67,
+        0.008_333_332,
+        -0.000_198_400_84,
+        2.724_962e-6,
     ];
-    const COS: &'static [Self] = &[0.0416666646535, -0.00138883018676, 2.45476897725e-05];
-    const LOG: &'static [Self] = &[0.666666853498, 0.399886539382, 0.295856807745];
+    const COS: &'static [Self] = &[0.041_666_664, -0.001_388_830_1, 2.454_769e-5];
+    const LOG: &'static [Self] = &[0.666_666_87, 0.399_886_55, 0.295_856_8];
     const ERF: &'static [Self] = &[
-        0.128379163896,
-        -0.376126028688,
-        0.112831309594,
-        -0.0268215897427,
-        0.00508651436693,
-        -0.000654381682909,
+        0.128_379_17,
+        -0.376_126_02,
+        0.112_831_31,
+        -0.026_821_59,
+        0.005_086_514,
+        -0.000_654_381_7,
     ];
     const ERFCX: &'static [Self] = &[
-        1.054031818,
-        -0.8046518184,
-        0.4539143447,
-        -0.1712520668,
-        0.02835790346,
-        0.008399979017,
-        -0.004796626268,
-        -0.0004564306676,
-        0.0006428732474,
-        6.426720805e-05,
-        -4.638585281e-05,
+        1.054_031_8,
+        -0.804_651_8,
+        0.453_914_34,
+        -0.171_252_07,
+        0.028_357_903,
+        0.008_399_979,
+        -0.004_796_626,
+        -0.000_456_430_66,
+        0.000_642_873_23,
+        6.426_721e-5,
+        -4.638_585_2e-5,
     ];
     const ERFCX_A: Self = 2.5;
     const EXP_END: Self = 115.0;
@@ -499,7 +499,7 @@ impl Float for f32 {
     }
     #[inline(always)]
     fn turn(sin: Self, cos: Self, q: Self, more: u32) -> (Self, Self) {
-        let q = q.to_bits().wrapping_add(more.into());
+        let q = q.to_bits().wrapping_add(more);
         let odd = q & 1 != 0;
         let (s, c) = (if odd { cos } else { sin }, if odd { sin } else { cos });
         (

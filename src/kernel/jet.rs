@@ -103,22 +103,17 @@ fn block<T: Real, S: Isa, const N: usize>(
 ) {
     let mut next = 0;
     for output in &table.outputs {
+        let doubled = &table.pairs[next..output.doubled as usize];
+        let single = &table.pairs[output.doubled as usize..output.end as usize];
+        next = output.end as usize;
         let mut sum = [T::splat(simd, T::ZERO); N];
-        let mut add = |sum: &mut [T::Vector<S>; N], end: u32| {
-            for &(i, j) in &table.pairs[next..end as usize] {
-                let x = &a[usize::from(i) * width + at..][..N];
-                let y = &b[usize::from(j) * width + at..][..N];
-                for n in 0..N {
-                    sum[n] = T::mul_add(simd, x[n], y[n], sum[n]);
-                }
+        sum = products::<T, S, N>(simd, doubled, a, b, width, at, sum);
+        if !doubled.is_empty() {
+            for s in &mut sum {
+                *s = <T as Lanes>::add(simd, *s, *s);
             }
-            next = end as usize;
-        };
-        add(&mut sum, output.doubled);
-        for s in &mut sum {
-            *s = <T as Lanes>::add(simd, *s, *s);
         }
-        add(&mut sum, output.end);
+        sum = products::<T, S, N>(simd, single, a, b, width, at, sum);
         let out = &mut out[usize::from(output.place) * width + at..][..N];
         for n in 0..N {
             out[n] = match mode {
@@ -127,6 +122,28 @@ fn block<T: Real, S: Isa, const N: usize>(
             };
         }
     }
+}
+
+/// `sum + Σ a[i]·b[j]`. Not a closure: one that is called twice is not inlined, and would
+/// be compiled without the instructions of `S`.
+#[inline(always)]
+fn products<T: Real, S: Isa, const N: usize>(
+    simd: S,
+    pairs: &[(u16, u16)],
+    a: &[T::Vector<S>],
+    b: &[T::Vector<S>],
+    width: usize,
+    at: usize,
+    mut sum: [T::Vector<S>; N],
+) -> [T::Vector<S>; N] {
+    for &(i, j) in pairs {
+        let x = &a[usize::from(i) * width + at..][..N];
+        let y = &b[usize::from(j) * width + at..][..N];
+        for n in 0..N {
+            sum[n] = T::mul_add(simd, x[n], y[n], sum[n]);
+        }
+    }
+    sum
 }
 
 #[cold]
