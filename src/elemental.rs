@@ -21,8 +21,36 @@
 //! Seeds (the value, the first derivative, what the recurrence needs) are made without
 //! differences of nearly equal numbers, from e^(−|x|) or e^(−x²) times smooth factors; the
 //! higher coefficients follow by the differential equation of the function, each term of
-//! which carries the factor of the tail. The common ones are branch-free code that LLVM
-//! turns into vectors for each instruction set; the rest go a lane at a time.
+//! which carries the factor of the tail. Powers, roots and logarithms go by twofold
+//! arithmetic. All of these are branch-free loops over lanes, which LLVM turns into vectors
+//! for each instruction set; the rest (tan, inverse functions, non-integer powers) go a lane
+//! at a time, their recurrences in twofold arithmetic as well.
+//!
+//! # How exact
+//!
+//! The largest error of c_k that 900 arguments a function showed, from the subnormal numbers
+//! to the overflow, on AVX-512, AVX2 and the baseline, against values with 1300 digits. The
+//! unit is that of the last place, or where c_k is worse conditioned than that, what one
+//! unit in the last place of x does to it (`tests/elemental.rs` measures and asserts).
+//!
+//! | | f64, k ≤ 4 | f64, k ≤ 8 | f32, k ≤ 4 | f32, k ≤ 8 |
+//! |---|---|---|---|---|
+//! | tanh | 5 | 7 | 3 | 6 |
+//! | sigmoid | 3 | 6 | 4.2 | 6 |
+//! | log_sigmoid, softplus | 4 | 7 | 4 | 8 |
+//! | silu | 5 | 8 | 3.1 | 9 |
+//! | gelu | 5 | 6 | 4 | 7 |
+//! | erf | 2 | 7 | 4 | 8 |
+//! | exp, sin, cos, sinh, cosh | 2 | 2.1 | 1.6 | 1.8 |
+//! | all others | 2 | 2 | 0.5 | 0.5 |
+//!
+//! An infinite coefficient is right where the derivative k!·c_k overflows. Results that are
+//! subnormal are exact to a few units of the smallest number.
+//!
+//! # What it does not do
+//!
+//! Orders above [`MAX_ORDER`] + 1; complex or interval arguments; exact rounding. Arguments
+//! of sin and cos beyond 10⁶ are right, but go a lane at a time.
 
 mod cyclic;
 mod float;

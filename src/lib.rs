@@ -1,4 +1,62 @@
-//! dualtape
+//! Physics-informed neural networks by mixed-mode differentiation: jets forward, one
+//! reverse sweep.
+//!
+//! A differential equation is written as a closure and recorded once on a [`tape`]. Every
+//! value on it is a *jet*: a number with the derivatives in the coordinates that the
+//! equation asks for, found by inference. One forward pass gives network, derivatives and
+//! residual; **one** reverse sweep over the jets gives the gradient in all parameters.
+//! There is no graph of a graph.
+//!
+//! ```
+//! use dualtape::{Condition, Elemental::Tanh, Engine, Equation, Parameters, Points, Problem};
+//!
+//! let mut params = Parameters::seeded(1);
+//! let net = params.mlp("u", &[2, 32, 32, 1], Tanh)?;
+//! let burgers = Equation::record("burgers", &params, ["t", "x"], |[t, x]| {
+//!     let [n] = net.at(&[t, x]);
+//!     let u = t * (1.0 - x * x) * n - (std::f64::consts::PI * x).sin();
+//!     u.d(t) + u * u.d(x) - 0.01 * u.d(x).d(x)
+//! })?;
+//! let points = Points::grid(&[(0.0, 1.0, 20), (-1.0, 1.0, 41)])?;
+//! let problem = Problem::new(&params, [Condition::new(&burgers, points)])?;
+//! let engine = Engine::new(&problem)?;
+//! let evaluation = engine.evaluate(params.values())?;
+//! println!("loss {}, {} derivatives", evaluation.loss, evaluation.gradient.len());
+//! # Ok::<(), dualtape::Error>(())
+//! ```
+//!
+//! # What it does not do
+//! No GPU, no meshes, no data-dependent control flow in an equation: a comparison of
+//! recorded values is an error, and [`select`] takes its place. `f32` and `f64` only.
+//!
+//! # Where to start
+//! The [course](course) is five short pages. [`Equation::record`] writes an equation down,
+//! [`Problem`] puts it on points, [`Engine`] evaluates it. [`dual`] shows the idea at one
+//! point, readable from end to end.
+//!
+//! # Floors
+//! A module uses those above it in this list, never those below: [`error`], [`plane`],
+//! [`elemental`], [`tape`], [`record`], the plan and the replay (private), [`network`] and
+//! [`parameters`], [`problem`], [`engine`].
+
+/// A short course, each page adding one idea.
+pub mod course {
+    #[doc = include_str!("../docs/1-dual-numbers.md")]
+    pub mod dual_numbers {}
+    #[doc = include_str!("../docs/2-jets.md")]
+    pub mod jets {}
+    #[doc = include_str!("../docs/3-the-tape.md")]
+    pub mod the_tape {}
+    #[doc = include_str!("../docs/4-reverse-sweep.md")]
+    pub mod reverse_sweep {}
+    #[doc = include_str!("../docs/5-a-pinn.md")]
+    pub mod a_pinn {}
+}
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 pub mod dual;
 pub mod elemental;
 pub mod engine;

@@ -47,7 +47,7 @@ pub struct Mask {
 /// An equation: a residual recorded once, as plain data, to be replayed on points.
 ///
 /// ```
-/// use dualtape::{Activation::Tanh, Equation, Parameters};
+/// use dualtape::{Elemental::Tanh, Equation, Parameters};
 ///
 /// let mut params = Parameters::new();
 /// let net = params.mlp("u", &[2, 16, 16, 1], Tanh)?;
@@ -169,7 +169,7 @@ impl Equation {
     /// [`record`](Self::record) for a number of coordinates that is known at run time only.
     ///
     /// ```
-    /// use dualtape::{Activation::Tanh, Equation, Parameters};
+    /// use dualtape::{Elemental::Tanh, Equation, Parameters};
     ///
     /// let mut params = Parameters::new();
     /// let net = params.mlp("u", &[100, 32, 1], Tanh)?;
@@ -576,7 +576,7 @@ impl Field {
 /// never multiplied by 0 or 1: the branch that is not taken sends nothing, not even NaN.
 ///
 /// ```
-/// # use dualtape::{Activation::Tanh, Equation, Parameters, select};
+/// # use dualtape::{Elemental::Tanh, Equation, Parameters, select};
 /// # let mut params = Parameters::new();
 /// # let net = params.mlp("u", &[1, 4, 1], Tanh)?;
 /// let eq = Equation::record("eq", &params, ["x"], |[x]| {

@@ -1,6 +1,6 @@
 //! Functions whose derivatives repeat (exponential, circular, hyperbolic) or end.
 
-use super::float::{Exp, Float, clamp, fma, num, polynomial};
+use super::float::{Exp, Float, clamp, fma, num, polynomial, reduce};
 use super::recipe::{INVERSE_FACTORIAL, Recipe, Seeds};
 
 /// e^x.
@@ -10,7 +10,7 @@ pub(super) struct ExpOf;
 impl<F: Float> Recipe<F> for ExpOf {
     #[inline(always)]
     fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
-        let e = Exp::new::<FMA, true>(clamp(x, F::EXP_END));
+        let e = Exp::new::<FMA, true>(reduce::<F, FMA>(clamp(x, F::EXP_END)));
         let value = e.near::<FMA>() * e.far;
         [value, value, F::ZERO, F::ZERO, F::ZERO]
     }
@@ -66,7 +66,7 @@ pub(super) struct Sinh {
 impl<F: Float> Recipe<F> for Sinh {
     #[inline(always)]
     fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
-        let e = Exp::new::<FMA, true>(clamp(x.abs(), F::EXP_END));
+        let e = Exp::new::<FMA, true>(reduce::<F, FMA>(clamp(x.abs(), F::EXP_END)));
         let (near, m) = (e.near::<FMA>(), e.minus_one::<FMA>());
         let inverse = F::ONE / near;
         // Above the split the second terms are negligible, whatever their scale.

@@ -121,20 +121,20 @@ pub(super) struct Exp<F> {
     pub far: F,
 }
 
-impl<F: Float> Exp<F> {
-    /// Of x, |x| ≤ 1.4 · EXP_END. `GROWS`: x may be positive.
-    #[inline(always)]
-    pub fn new<const FMA: bool, const GROWS: bool>(x: F) -> Self {
-        Self::sum::<FMA, GROWS>(x, |r| r)
-    }
+/// (k, r) with x = k ln 2 + r; k still with `MAGIC`.
+#[inline(always)]
+pub(super) fn reduce<F: Float, const FMA: bool>(x: F) -> (F, F) {
+    let sum = fma::<F, FMA>(x, F::LOG2_E, F::MAGIC);
+    let k = sum - F::MAGIC;
+    let r = fma::<F, FMA>(-k, F::LN_2.0, x);
+    (sum, fma::<F, FMA>(-k, F::LN_2.1, r))
+}
 
-    /// The same of x and a small second part, which `low` adds.
+impl<F: Float> Exp<F> {
+    /// From `reduce(x)`, |x| ≤ 1.4 · EXP_END. `GROWS`: x may be positive.
     #[inline(always)]
-    pub fn sum<const FMA: bool, const GROWS: bool>(x: F, low: impl Fn(F) -> F) -> Self {
-        let sum = fma::<F, FMA>(x, F::LOG2_E, F::MAGIC);
+    pub fn new<const FMA: bool, const GROWS: bool>((sum, r): (F, F)) -> Self {
         let k = sum - F::MAGIC;
-        let r = fma::<F, FMA>(-k, F::LN_2.0, x);
-        let r = low(fma::<F, FMA>(-k, F::LN_2.1, r));
         let q = fma::<F, FMA>(r * r, polynomial::<F, FMA>(F::EXPM1, r), r);
         let small = k < F::SPLIT;
         let large = GROWS && k > -F::SPLIT;

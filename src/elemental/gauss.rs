@@ -1,7 +1,7 @@
 //! erf and x·Φ(x), whose tails are e^(−x²): the square in two pieces, and e^(y²) erfc y
 //! by one polynomial in (y − a)/(y + a).
 
-use super::float::{Exp, Float, Twofold, clamp, fma, num, polynomial};
+use super::float::{Exp, Float, Twofold, clamp, fma, num, polynomial, reduce};
 use super::logistic::{product_coefficient, product_value};
 use super::recipe::{Recipe, Seeds};
 
@@ -9,7 +9,7 @@ use super::recipe::{Recipe, Seeds};
 #[inline(always)]
 fn erfcx<F: Float, const FMA: bool>(y: F) -> F {
     let q = F::ONE / (y + F::ERFCX_A);
-    let t = fma::<F, FMA>(F::ERFCX_A * num(-2.0), q, F::ONE);
+    let t = (y - F::ERFCX_A) * q; // 1 − 2aq would double the error of q
     polynomial::<F, FMA>(F::ERFCX, t) * q
 }
 
@@ -37,7 +37,8 @@ impl<F: Float> Recipe<F> for Erf {
         let x = clamp(x, F::GAUSS_END);
         let y = x.abs();
         let square = Twofold::product::<FMA>(y, y);
-        let e = Exp::sum::<FMA, false>(-square.hi, |r| r - square.lo);
+        let (k, r) = reduce::<F, FMA>(-square.hi);
+        let e = Exp::new::<FMA, false>((k, r - square.lo));
         let gauss = e.near::<FMA>();
         let outer = (F::ONE - gauss * erfcx::<F, FMA>(y)).copysign(x);
         let inner = fma::<F, FMA>(x, polynomial::<F, FMA>(F::ERF, square.hi), x);
@@ -73,7 +74,8 @@ impl<F: Float> Recipe<F> for Gelu {
         let x = clamp(x, end());
         let y = x.abs();
         let square = Twofold::product::<FMA>(y, y).scaled(half);
-        let e = Exp::sum::<FMA, false>(-square.hi, |r| r - square.lo);
+        let (k, r) = reduce::<F, FMA>(-square.hi);
+        let e = Exp::new::<FMA, false>((k, r - square.lo));
         let gauss = e.near::<FMA>();
         let tail = gauss * (half * erfcx::<F, FMA>(y * num(std::f64::consts::FRAC_1_SQRT_2)));
         let phi = if x < F::ZERO {

@@ -1,6 +1,6 @@
 //! tanh and the logistic family, whose tails are e^(−|x|): seeds from it, never from 1 − tanh².
 
-use super::float::{Exp, Float, Twofold, clamp, fma, num, polynomial};
+use super::float::{Exp, Float, Twofold, clamp, fma, num, polynomial, reduce};
 use super::recipe::{Recipe, Seeds};
 
 /// What they share, all from e = e^(−|x|).
@@ -23,7 +23,8 @@ impl<F: Float> Logistic<F> {
     /// From |x|, and the sign of x.
     #[inline(always)]
     fn new<const FMA: bool>(y: F, sign: F) -> Self {
-        let e = Exp::new::<FMA, false>(-if y > F::EXP_END { F::EXP_END } else { y });
+        let y = if y > F::EXP_END { F::EXP_END } else { y };
+        let e = Exp::new::<FMA, false>(reduce::<F, FMA>(-y));
         let (near, m) = (e.near::<FMA>(), e.minus_one::<FMA>());
         // d = 1/n for n = 1 + e in two pieces, and how far d is off
         let n = F::ONE + near;

@@ -5,6 +5,12 @@ use super::float::{Float, Twofold, cast, polynomial};
 use super::recipe::{CHUNK, COUNT};
 use crate::real::Real;
 
+/// What a family of powers makes of an argument: the first power, and the ratio of two.
+trait Powers: Copy {
+    /// (p_0, ratio); branch-free.
+    fn seed<const FMA: bool>(self, x: f64) -> (Twofold<f64>, Twofold<f64>);
+}
+
 /// Twofold numbers, halves apart so that they load as vectors.
 struct Plane {
     hi: [f64; CHUNK],
@@ -20,92 +26,107 @@ impl Plane {
     }
 
     #[inline(always)]
-    fn at(&self, l: usize) -> Twofold<f64> {
-        Twofold {
-            hi: self.hi[l],
-            lo: self.lo[l],
+    fn multiply<const FMA: bool>(&mut self, by: &Self, n: usize) {
+        let (hi, lo) = (&mut self.hi[..n], &mut self.lo[..n]);
+        let (by_hi, by_lo) = (&by.hi[..n], &by.lo[..n]);
+        for l in 0..n {
+            let (hi, lo) = (&mut hi[l], &mut lo[l]);
+            let by = Twofold {
+                hi: by_hi[l],
+                lo: by_lo[l],
+            };
+            let p = Twofold { hi: *hi, lo: *lo }.times::<FMA>(by);
+            (*hi, *lo) = (p.hi, p.lo);
         }
     }
 
     #[inline(always)]
-    fn set(&mut self, l: usize, x: Twofold<f64>) {
-        (self.hi[l], self.lo[l]) = (x.hi, x.lo);
-    }
-
-    /// self\[l\] = f(l, self\[l\]).
-    #[inline(always)]
-    fn update(&mut self, n: usize, f: impl Fn(usize, Twofold<f64>) -> Twofold<f64>) {
+    fn square<const FMA: bool>(&mut self, n: usize) {
         let (hi, lo) = (&mut self.hi[..n], &mut self.lo[..n]);
         for l in 0..n {
-            let new = f(
-                l,
-                Twofold {
-                    hi: hi[l],
-                    lo: lo[l],
-                },
-            );
-            (hi[l], lo[l]) = (new.hi, new.lo);
+            let x = Twofold {
+                hi: hi[l],
+                lo: lo[l],
+            };
+            let p = x.times::<FMA>(x);
+            (hi[l], lo[l]) = (p.hi, p.lo);
         }
     }
 }
 
-/// The planes of a family of powers: plane `plane(j)` gets w·p_j, where p_0 is
-/// anchor·ratio^`repeat`, for (anchor, ratio) = `seed(x)`, and j = 0..`count`.
+/// The planes of a family: plane `first + step·j` gets w·p_j, j = 0..`count`; before that
+/// p_0 is multiplied by ratio^`repeat`.
 #[inline(always)]
-fn chain<T: Real, const FMA: bool>(
+fn chain<T: Real, P: Powers, const FMA: bool>(
+    powers: P,
     z: &[T],
     out: &mut [T],
-    (count, repeat): (usize, u32),
-    plane: impl Fn(usize) -> usize,
+    (first, step, count): (usize, isize, usize),
+    repeat: u32,
     weights: &[f64; COUNT],
-    seed: impl Fn(f64) -> (Twofold<f64>, Twofold<f64>),
 ) {
     const UP: f64 = f64::from_bits((1023 + 64) << 52);
     const DOWN: f64 = f64::from_bits((1023 - 64) << 52);
-    let (mut p, mut ratio, mut square) = (Plane::new(), Plane::new(), Plane::new());
+    if count == 0 {
+        return;
+    }
+    let (mut p, mut ratio) = (Plane::new(), Plane::new());
     let mut scale = [0.0; CHUNK];
     let lanes = z.len();
     for (at, z) in z.chunks(CHUNK).enumerate().map(|(i, z)| (i * CHUNK, z)) {
         let n = z.len();
         let scale = &mut scale[..n];
-        for l in 0..n {
-            let (anchor, step) = seed(z[l].to_f64());
-            let far = step.hi.abs() < 1.0;
-            // Away from the end of the range for which p makes: w·p may lie inside where p does not.
-            scale[l] = if far { DOWN } else { UP };
-            p.set(l, anchor.scaled(if far { UP } else { DOWN }));
-            ratio.set(l, step);
-            square.set(l, step);
-        }
-        let mut bits = repeat;
-        while bits != 0 {
-            if bits & 1 == 1 {
-                p.update(n, |l, p| p.times::<FMA>(square.at(l)));
+        {
+            let (p_hi, p_lo) = (&mut p.hi[..n], &mut p.lo[..n]);
+            let (ratio_hi, ratio_lo) = (&mut ratio.hi[..n], &mut ratio.lo[..n]);
+            for l in 0..n {
+                let (anchor, ratio) = powers.seed::<FMA>(z[l].to_f64());
+                // Away from the end of the range for which p makes: w·p may lie inside
+                // where p does not.
+                let falls = ratio.hi.abs() < 1.0;
+                let anchor = anchor.scaled(if falls { UP } else { DOWN });
+                scale[l] = if falls { DOWN } else { UP };
+                (p_hi[l], p_lo[l]) = (anchor.hi, anchor.lo);
+                (ratio_hi[l], ratio_lo[l]) = (ratio.hi, ratio.lo);
             }
-            bits >>= 1;
-            if bits != 0 {
-                square.update(n, |_, s| s.times::<FMA>(s));
+        }
+        if repeat != 0 {
+            let mut square = Plane {
+                hi: ratio.hi,
+                lo: ratio.lo,
+            };
+            let mut bits = repeat;
+            loop {
+                if bits & 1 == 1 {
+                    p.multiply::<FMA>(&square, n);
+                }
+                bits >>= 1;
+                if bits <= 1 {
+                    // The top bit as two factors: their square may leave the range early.
+                    for _ in 0..2 * bits {
+                        p.multiply::<FMA>(&square, n);
+                    }
+                    break;
+                }
+                square.square::<FMA>(n);
             }
         }
         for j in 0..count {
-            let k = plane(j);
+            if j > 0 {
+                p.multiply::<FMA>(&ratio, n);
+            }
+            let k = first.wrapping_add_signed(step * j as isize);
             let w = weights[k];
             let out = &mut out[k * lanes + at..][..n];
+            let (hi, lo) = (&p.hi[..n], &p.lo[..n]);
             for l in 0..n {
-                out[l] = cast((w * p.at(l).rounded()) * scale[l]);
-            }
-            if j + 1 < count {
-                p.update(n, |l, p| p.times::<FMA>(ratio.at(l)));
+                let p = Twofold {
+                    hi: hi[l],
+                    lo: lo[l],
+                };
+                out[l] = cast((w * p.rounded()) * scale[l]);
             }
         }
-    }
-}
-
-/// c_0 alone.
-#[inline(always)]
-fn value<T: Real>(z: &[T], out: &mut [T], f: impl Fn(f64) -> f64) {
-    for (out, z) in out.iter_mut().zip(z) {
-        *out = cast(f(z.to_f64()));
     }
 }
 
@@ -134,120 +155,132 @@ const HARMONIC: [f64; COUNT] = {
     w
 };
 
+/// 1, and x to multiply by.
+#[derive(Clone, Copy)]
+struct Up;
+
+impl Powers for Up {
+    #[inline(always)]
+    fn seed<const FMA: bool>(self, x: f64) -> (Twofold<f64>, Twofold<f64>) {
+        (Twofold::new(1.0), Twofold::new(x))
+    }
+}
+
+/// 1, and 1/x to multiply by.
+#[derive(Clone, Copy)]
+struct Down;
+
+impl Powers for Down {
+    #[inline(always)]
+    fn seed<const FMA: bool>(self, x: f64) -> (Twofold<f64>, Twofold<f64>) {
+        (Twofold::new(1.0), Twofold::new(x).recip::<FMA>())
+    }
+}
+
 /// x^n.
 #[inline(always)]
 pub(super) fn powi<T: Real, const FMA: bool>(n: i32, z: &[T], order: usize, out: &mut [T]) {
     let weights = binomials(f64::from(n), 1.0, order);
     if n < 0 {
-        let shape = (order + 1, n.unsigned_abs());
-        chain::<T, FMA>(
-            z,
-            out,
-            shape,
-            |j| j,
-            &weights,
-            |x| (Twofold::new(1.0), Twofold::new(x).recip::<FMA>()),
-        );
+        let planes = (0, 1, order + 1);
+        chain::<T, _, FMA>(Down, z, out, planes, n.unsigned_abs(), &weights);
     } else {
         // Upwards from the lowest power that is asked for.
         let top = order.min(n as usize);
-        let shape = (top + 1, n as u32 - top as u32);
-        chain::<T, FMA>(
-            z,
-            out,
-            shape,
-            |j| top - j,
-            &weights,
-            |x| (Twofold::new(1.0), Twofold::new(x)),
-        );
+        let planes = (top, -1, top + 1);
+        chain::<T, _, FMA>(Up, z, out, planes, n as u32 - top as u32, &weights);
         out[(top + 1) * z.len()..(order + 1) * z.len()].fill(T::ZERO);
     }
 }
 
-/// √x. x^(−1/2) is made from x, not from √x, and away from the subnormal numbers, where
-/// the second half of a twofold number is lost.
+/// x^(−1/2) made from x, not from √x, and away from the subnormal numbers, where the second
+/// half of a twofold number is lost.
+#[derive(Clone, Copy)]
+struct Root;
+
+impl Powers for Root {
+    #[inline(always)]
+    fn seed<const FMA: bool>(self, x: f64) -> (Twofold<f64>, Twofold<f64>) {
+        const FAR: f64 = f64::from_bits((1023 + 200) << 52);
+        const ROOT: f64 = f64::from_bits((1023 + 100) << 52);
+        let x = if x == 0.0 { 0.0 } else { x }; // -0 too has slope +∞
+        let tiny = x < 1e-280;
+        let anchor = Twofold::new(if tiny { x * FAR } else { x }).rsqrt::<FMA>();
+        let anchor = anchor.scaled(if tiny { ROOT } else { 1.0 });
+        (anchor, anchor.times::<FMA>(anchor))
+    }
+}
+
+/// √x.
 #[inline(always)]
 pub(super) fn sqrt<T: Real, const FMA: bool>(z: &[T], order: usize, out: &mut [T]) {
-    value(z, out, f64::sqrt);
-    chain::<T, FMA>(
-        z,
-        out,
-        (order, 0),
-        |j| j + 1,
-        &binomials(1.0, 2.0, order),
-        |x| {
-            let x = if x == 0.0 { 0.0 } else { x }; // -0 too has slope +∞
-            let tiny = x < 1e-280;
-            let far = f64::from_bits((1023 + 200) << 52);
-            let anchor = Twofold::new(if tiny { x * far } else { x }).rsqrt::<FMA>();
-            let anchor = anchor.scaled(if tiny {
-                f64::from_bits((1023 + 100) << 52)
-            } else {
-                1.0
-            });
-            (anchor, anchor.times::<FMA>(anchor))
-        },
-    );
+    for (out, z) in out.iter_mut().zip(z) {
+        *out = cast(z.to_f64().sqrt());
+    }
+    let weights = binomials(1.0, 2.0, order);
+    chain::<T, _, FMA>(Root, z, out, (1, 1, order), 0, &weights);
 }
 
-/// ∛x, with one Newton step for its error.
+/// x^(−2/3) from std's cube root and its error.
+#[derive(Clone, Copy)]
+struct CubeRoot;
+
+impl Powers for CubeRoot {
+    #[inline(always)]
+    fn seed<const FMA: bool>(self, x: f64) -> (Twofold<f64>, Twofold<f64>) {
+        let c = x.cbrt();
+        let square = Twofold::product::<FMA>(c, c);
+        let cube = square.times::<FMA>(Twofold::new(c));
+        let error = ((cube.hi - x) + cube.lo) / (3.0 * x); // relative, of c
+        let error = if error.abs() < 1e-14 { error } else { 0.0 };
+        let inverse = square.recip::<FMA>();
+        let anchor = inverse.plus(Twofold::new(2.0 * error * inverse.hi));
+        (anchor, Twofold::new(x).recip::<FMA>())
+    }
+}
+
+/// ∛x.
 #[inline(always)]
 pub(super) fn cbrt<T: Real, const FMA: bool>(z: &[T], order: usize, out: &mut [T]) {
-    chain::<T, FMA>(
-        z,
-        out,
-        (order, 0),
-        |j| j + 1,
-        &binomials(1.0, 3.0, order),
-        |x| {
-            let c = x.cbrt();
-            let square = Twofold::product::<FMA>(c, c);
-            let cube = square.times::<FMA>(Twofold::new(c));
-            let error = ((cube.hi - x) + cube.lo) / (3.0 * x); // relative, of c
-            let inverse = square.recip::<FMA>();
-            let error = if error.abs() < 1e-14 { error } else { 0.0 };
-            let anchor = inverse.plus(Twofold::new(2.0 * error * inverse.hi));
-            (anchor, Twofold::new(x).recip::<FMA>())
-        },
-    );
-    value(z, out, f64::cbrt);
+    for (out, z) in out.iter_mut().zip(z) {
+        *out = cast(z.to_f64().cbrt());
+    }
+    let weights = binomials(1.0, 3.0, order);
+    chain::<T, _, FMA>(CubeRoot, z, out, (1, 1, order), 0, &weights);
 }
 
-/// ln x. Outside the domain all is NaN.
+/// 1/(x + shift), NaN outside the domain of the logarithm.
+#[derive(Clone, Copy)]
+struct Inverse {
+    shift: f64,
+}
+
+impl Powers for Inverse {
+    #[inline(always)]
+    fn seed<const FMA: bool>(self, x: f64) -> (Twofold<f64>, Twofold<f64>) {
+        let mut y = Twofold::sum(self.shift, x);
+        y.hi = if y.hi < 0.0 { f64::NAN } else { y.hi };
+        let r = y.recip::<FMA>();
+        (r, r)
+    }
+}
+
+/// ln x.
 #[inline(always)]
 pub(super) fn ln<T: Real, const FMA: bool>(z: &[T], order: usize, out: &mut [T]) {
-    chain::<T, FMA>(
-        z,
-        out,
-        (order, 0),
-        |j| j + 1,
-        &HARMONIC,
-        |x| {
-            let x = if x == 0.0 { 0.0 } else { x };
-            let r = Twofold::new(if x < 0.0 { f64::NAN } else { x }).recip::<FMA>();
-            (r, r)
-        },
-    );
-    value(z, out, log::<FMA>);
+    for (out, z) in out.iter_mut().zip(z) {
+        *out = cast(log::<FMA>(z.to_f64()));
+    }
+    chain::<T, _, FMA>(Inverse { shift: 0.0 }, z, out, (1, 1, order), 0, &HARMONIC);
 }
 
 /// ln(1 + x).
 #[inline(always)]
 pub(super) fn ln_1p<T: Real, const FMA: bool>(z: &[T], order: usize, out: &mut [T]) {
-    chain::<T, FMA>(
-        z,
-        out,
-        (order, 0),
-        |j| j + 1,
-        &HARMONIC,
-        |x| {
-            let mut y = Twofold::sum(1.0, x);
-            y.hi = if x < -1.0 { f64::NAN } else { y.hi };
-            let r = y.recip::<FMA>();
-            (r, r)
-        },
-    );
-    value(z, out, f64::ln_1p);
+    for (out, z) in out.iter_mut().zip(z) {
+        *out = cast(z.to_f64().ln_1p());
+    }
+    chain::<T, _, FMA>(Inverse { shift: 1.0 }, z, out, (1, 1, order), 0, &HARMONIC);
 }
 
 /// ln x = k ln 2 + f − s(f − s²P(s²)), with x = 2^k(1 + f), √½ ≤ 1 + f < √2, s = f/(2 + f).

@@ -203,14 +203,17 @@ pub(super) fn powf(a: f64, x: f64, c: &mut [f64]) {
     for (k, c) in c.iter_mut().enumerate() {
         let e = Two::sum(a, -(k as f64));
         let p = x.powf(e.hi);
-        // What a − k lost by rounding.
-        let lost = e.lo * x.ln();
-        let p = if (p * lost).is_finite() {
-            p + p * lost
+        let w = b.rounded();
+        let p = if p > 1e-280 && p < 1e280 {
+            w * p
         } else {
-            p
+            // In two halves: w·p may lie in the range where p does not.
+            let half = x.powf(0.5 * e.hi);
+            (w * half) * half
         };
-        *c = b.rounded() * p;
+        // What a − k lost by rounding.
+        let lost = p * (e.lo * x.ln());
+        *c = if lost.is_finite() { p + lost } else { p };
         b = times(times(b, e), recip(two(k as f64 + 1.0)));
     }
 }
