@@ -28,7 +28,7 @@
 //!
 //! # How exact
 //!
-//! The largest error of c_k that 900 arguments a function showed, from the subnormal numbers
+//! The largest error of c_k that several hundred arguments a function showed, from the subnormal numbers
 //! to the overflow, on AVX-512, AVX2 and the baseline, against values with 1300 digits. The
 //! unit is that of the last place, or where c_k is worse conditioned than that, what one
 //! unit in the last place of x does to it (`tests/elemental.rs` measures and asserts).
