@@ -121,7 +121,10 @@ impl Workload {
     fn gflop(&self, points: usize) -> f64 {
         let widths = self.widths();
         let first = 4 * widths[0] * widths[1];
-        let rest: usize = widths[1..].windows(2).map(|w| 6 * w[0] * w[1] * self.planes()).sum();
+        let rest: usize = widths[1..]
+            .windows(2)
+            .map(|w| 6 * w[0] * w[1] * self.planes())
+            .sum();
         ((first + rest) * points) as f64 / 1e9
     }
 
@@ -209,7 +212,11 @@ fn arguments() -> Arguments {
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
-        let mut value = || words.next().unwrap_or_else(|| fail(&format!("{word} needs a value")));
+        let mut value = || {
+            words
+                .next()
+                .unwrap_or_else(|| fail(&format!("{word} needs a value")))
+        };
         match word.as_str() {
             "--bench" => {}
             "--json" => parsed.json = true,
@@ -254,7 +261,8 @@ fn arguments() -> Arguments {
 }
 
 fn number<N: std::str::FromStr>(option: &str, text: &str) -> N {
-    text.parse().unwrap_or_else(|_| fail(&format!("{option} {text}: a number expected")))
+    text.parse()
+        .unwrap_or_else(|_| fail(&format!("{option} {text}: a number expected")))
 }
 
 fn main() -> Result<(), Error> {
@@ -323,7 +331,10 @@ fn measure(workload: &Workload, arguments: &Arguments) -> Result<(), Error> {
     }
     let mut weights = Stream(3);
     let grad_norm = gradient.iter().map(|g| g * g).sum::<f64>().sqrt();
-    let grad_dot: f64 = gradient.iter().map(|g| g * (2.0 * weights.uniform() - 1.0)).sum();
+    let grad_dot: f64 = gradient
+        .iter()
+        .map(|g| g * (2.0 * weights.uniform() - 1.0))
+        .sum();
     let median = times.get(times.len() / 2).copied().unwrap_or(f64::NAN);
     let least = times.first().copied().unwrap_or(f64::NAN);
     let dtype = match arguments.precision {

@@ -60,17 +60,15 @@ mod power;
 mod rare;
 mod recipe;
 
+use crate::error::Error;
 use crate::kernel::simd::{InstructionSet, Isa, Kernel};
+pub use crate::plane::MAX_ORDER;
 use crate::real::Real;
 use num_dual::DualNum;
 use recipe::{COUNT, fill};
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
-
-/// The highest order of a derivative that a tape may hold. Coefficients go one further,
-/// for f′ in the reverse sweep.
-pub const MAX_ORDER: usize = 12;
 
 /// An elementary function of one variable.
 ///
@@ -79,7 +77,8 @@ pub const MAX_ORDER: usize = 12;
 ///
 /// let cube = Elemental::Powi(3);
 /// assert_eq!(cube.to_string(), "powi(3)");
-/// assert_eq!(cube.taylor(-2.0, 3), [-8.0, 12.0, -6.0, 1.0]);
+/// assert_eq!(cube.taylor(-2.0, 3)?, [-8.0, 12.0, -6.0, 1.0]);
+/// # Ok::<(), dualtape::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -215,7 +214,8 @@ impl Elemental {
     ///         *c = value;
     ///     }
     /// });
-    /// assert_eq!(parabola.taylor(3.0, 3), [9.0, 6.0, 1.0, 0.0]);
+    /// assert_eq!(parabola.taylor(3.0, 3)?, [9.0, 6.0, 1.0, 0.0]);
+    /// # Ok::<(), dualtape::Error>(())
     /// ```
     pub fn custom(
         name: impl Into<String>,
@@ -278,15 +278,16 @@ impl Elemental {
     ///
     /// ```
     /// use dualtape::elemental::Elemental;
-    /// assert_eq!(Elemental::Exp.taylor(0.0, 3), [1.0, 1.0, 0.5, 1.0 / 6.0]);
+    /// assert_eq!(Elemental::Exp.taylor(0.0, 3)?, [1.0, 1.0, 0.5, 1.0 / 6.0]);
+    /// # Ok::<(), dualtape::Error>(())
     /// ```
     ///
-    /// # Panics
-    /// If `order` is above [`MAX_ORDER`] + 1.
-    pub fn taylor<T: Real>(&self, z: T, order: usize) -> Vec<T> {
-        let mut out = vec![T::ZERO; order + 1];
-        self.taylor_into(&[z], order, &mut out, InstructionSet::detect());
-        out
+    /// # Errors
+    /// An order above [`MAX_ORDER`] + 1.
+    pub fn taylor<T: Real>(&self, z: T, order: usize) -> Result<Vec<T>, Error> {
+        let mut out = vec![T::ZERO; order.min(COUNT) + 1];
+        self.taylor_into(&[z], order, &mut out, InstructionSet::detect())?;
+        Ok(out)
     }
 
     /// c_0..=c_order at each of `z`, with the instructions of `set`:
@@ -296,32 +297,54 @@ impl Elemental {
     /// use dualtape::{InstructionSet, elemental::Elemental};
     ///
     /// let mut c = [0.0; 4];
-    /// Elemental::Recip.taylor_into(&[1.0, 2.0], 1, &mut c, InstructionSet::detect());
+    /// Elemental::Recip.taylor_into(&[1.0, 2.0], 1, &mut c, InstructionSet::detect())?;
     /// assert_eq!(c, [1.0, 0.5, -1.0, -0.25]);
+    /// # Ok::<(), dualtape::Error>(())
     /// ```
     ///
-    /// # Panics
-    /// If `order` is above [`MAX_ORDER`] + 1, or `out` shorter than (order + 1)·`z.len()`.
-    pub fn taylor_into<T: Real>(&self, z: &[T], order: usize, out: &mut [T], set: InstructionSet) {
-        assert!(
-            order <= MAX_ORDER + 1,
-            "{self}: order {order} asked, but coefficients go up to {}",
-            MAX_ORDER + 1
-        );
-        assert!(
-            out.len() >= (order + 1) * z.len(),
-            "{self}: room for {} coefficients given, {} orders at {} points need {}",
-            out.len(),
-            order + 1,
-            z.len(),
-            (order + 1) * z.len()
-        );
+    /// # Errors
+    /// An order above [`MAX_ORDER`] + 1, or `out` shorter than (order + 1)·`z.len()`.
+    pub fn taylor_into<T: Real>(
+        &self,
+        z: &[T],
+        order: usize,
+        out: &mut [T],
+        set: InstructionSet,
+    ) -> Result<(), Error> {
+        if order > MAX_ORDER + 1 {
+            return Err(Error::OutOfRange {
+                what: format!("the order of the coefficients of `{self}`"),
+                given: order.to_string(),
+                expected: format!("at most {}", MAX_ORDER + 1),
+            });
+        }
+        let room = (order + 1) * z.len();
+        if out.len() < room {
+            return Err(Error::length(
+                format!("room for the coefficients of `{self}`"),
+                out.len(),
+                room,
+            ));
+        }
         set.dispatch(Batch {
             elemental: self,
             z,
             order,
             out,
         });
+        Ok(())
+    }
+
+    /// The value.
+    pub(crate) fn value(&self, z: f64) -> f64 {
+        let mut value = [0.0];
+        InstructionSet::detect().dispatch(Batch {
+            elemental: self,
+            z: &[z],
+            order: 0,
+            out: &mut value,
+        });
+        value[0]
     }
 
     /// The coefficients at a number of lanes that is a multiple of 16: plane k of `out` holds c_k.
@@ -333,7 +356,9 @@ impl Elemental {
         order: usize,
         out: &mut [T],
     ) {
-        debug_assert!(z.len().is_multiple_of(16) && order < COUNT && out.len() >= (order + 1) * z.len());
+        debug_assert!(
+            z.len().is_multiple_of(16) && order < COUNT && out.len() >= (order + 1) * z.len()
+        );
         macro_rules! vector {
             ($recipe:expr) => {
                 if size_of::<T>() == size_of::<f32>() {
@@ -395,9 +420,17 @@ impl Elemental {
     /// assert!(x.tanh().eps.is_nan());
     /// ```
     pub fn apply<D: DualNum<Primitive = f64> + Copy>(&self, x: D) -> D {
+        const { assert!(D::NDERIV < COUNT, "derivatives of too high an order") };
         let re = x.re();
         let order = D::NDERIV;
-        let c = self.taylor(re, order);
+        let mut coefficients = [0.0; COUNT];
+        let c = &mut coefficients[..=order];
+        InstructionSet::detect().dispatch(Batch {
+            elemental: self,
+            z: &[re],
+            order,
+            out: c,
+        });
         if re.is_infinite() && c.iter().skip(2).all(|&c| c == 0.0) {
             return if order == 0 || c[1] == 0.0 {
                 D::from(c[0])

@@ -291,7 +291,10 @@ impl Engine {
         let count = self.parameters();
         let mut gradients = vec![0.0; count * self.names.len()];
         self.run(theta, Want::ByCondition, &mut losses, &mut gradients)?;
-        Ok(gradients.chunks(count.max(1)).map(<[f64]>::to_vec).collect())
+        Ok(gradients
+            .chunks(count.max(1))
+            .map(<[f64]>::to_vec)
+            .collect())
     }
 
     /// The residuals of a condition, unscaled: one list for each output, one number a
@@ -614,7 +617,12 @@ impl<T: Real> Runner<T> {
         give_back(&self.states, state);
     }
 
-    fn replay<'a>(&'a self, planned: &'a Planned, count: usize, weights: &'a Weights<T>) -> Replay<'a, T> {
+    fn replay<'a>(
+        &'a self,
+        planned: &'a Planned,
+        count: usize,
+        weights: &'a Weights<T>,
+    ) -> Replay<'a, T> {
         Replay {
             plan: &planned.plan,
             layout: planned.layout(count),
@@ -754,7 +762,9 @@ impl<T: Real> Runner<T> {
                     None => {
                         converted.clear();
                         converted.extend(
-                            jacobian[..self.parameters * lanes].iter().map(|x| x.to_f64()),
+                            jacobian[..self.parameters * lanes]
+                                .iter()
+                                .map(|x| x.to_f64()),
                         );
                         &converted
                     }
@@ -806,12 +816,10 @@ impl<T: Real> Runner<T> {
                 let lanes = replay.layout.lanes;
                 let first = planned.plan.values.iter().position(|buffer| {
                     buffer.is_some_and(|id| {
-                        replay.buffer(id, &workspace).iter().any(|row| {
-                            row.iter()
-                                .skip(lane)
-                                .step_by(lanes)
-                                .any(|x| !x.is_finite())
-                        })
+                        replay
+                            .buffer(id, &workspace)
+                            .iter()
+                            .any(|row| row.iter().skip(lane).step_by(lanes).any(|x| !x.is_finite()))
                     })
                 });
                 let node = &tape.nodes()[first.unwrap_or(tape.roots()[0])];
@@ -881,7 +889,9 @@ impl<T: Real> Compiled<T> {
     }
 
     fn point_weight(&self, point: usize) -> f64 {
-        self.point_weights.as_ref().map_or(1.0, |weights| weights[point])
+        self.point_weights
+            .as_ref()
+            .map_or(1.0, |weights| weights[point])
     }
 
     /// Σ q r² or Σ q r over the points of a chunk.

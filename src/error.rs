@@ -112,9 +112,7 @@ pub enum Error {
         name: String,
     },
     /// A network or coefficient that was recorded but that no residual depends on.
-    #[error(
-        "no residual of {within} depends on `{name}`; use it, or leave it out"
-    )]
+    #[error("no residual of {within} depends on `{name}`; use it, or leave it out")]
     UntouchedParameter {
         /// The network or coefficient.
         name: String,

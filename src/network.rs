@@ -44,10 +44,7 @@ impl Activation {
     /// let net = params.network("u", &Architecture::mlp(&[1, 8, 1]).activation(adaptive))?;
     /// # Ok::<(), dualtape::Error>(())
     /// ```
-    pub fn recorded(
-        name: &str,
-        function: impl Fn(Field) -> Field + Send + Sync + 'static,
-    ) -> Self {
+    pub fn recorded(name: &str, function: impl Fn(Field) -> Field + Send + Sync + 'static) -> Self {
         Self::Recorded {
             name: name.to_owned(),
             function: Arc::new(function),
@@ -186,14 +183,20 @@ impl Architecture {
         let hidden = self.widths.len() - 2;
         if self.activations.len() != 1 && self.activations.len() != hidden {
             return fail(
-                format!("{} activations for {hidden} hidden layers", self.activations.len()),
+                format!(
+                    "{} activations for {hidden} hidden layers",
+                    self.activations.len()
+                ),
                 "give one for all, or one for each hidden layer",
             );
         }
         if let Init::Siren { omega } = self.init
             && !(omega.is_finite() && omega > 0.0)
         {
-            return fail(format!("omega is {omega}"), "it must be positive and finite");
+            return fail(
+                format!("omega is {omega}"),
+                "it must be positive and finite",
+            );
         }
         Ok(())
     }
@@ -259,7 +262,12 @@ pub struct Mlp {
 }
 
 impl Mlp {
-    pub(crate) fn place(owner: u64, name: &str, architecture: &Architecture, offset: usize) -> Self {
+    pub(crate) fn place(
+        owner: u64,
+        name: &str,
+        architecture: &Architecture,
+        offset: usize,
+    ) -> Self {
         let last = architecture.widths.len() - 2;
         let mut weight = offset;
         let layers = architecture
@@ -269,8 +277,8 @@ impl Mlp {
             .map(|(index, w)| {
                 let bias = weight + w[0] * w[1];
                 let shared = architecture.activations.len() == 1;
-                let activation =
-                    (index < last).then(|| architecture.activations[if shared { 0 } else { index }].clone());
+                let activation = (index < last)
+                    .then(|| architecture.activations[if shared { 0 } else { index }].clone());
                 let scale = match architecture.init {
                     Init::Siren { omega } if index < last => omega,
                     _ => 1.0,

@@ -226,14 +226,17 @@ impl Parameters {
     /// # Errors
     /// No such block.
     pub fn block(&self, name: &str) -> Result<&Block, Error> {
-        self.blocks.iter().find(|block| block.name == name).ok_or_else(|| {
-            let known: Vec<&str> = self.blocks.iter().map(|b| b.name.as_str()).collect();
-            Error::UnknownName {
-                what: "parameter block".to_owned(),
-                name: name.to_owned(),
-                known: known.join(", "),
-            }
-        })
+        self.blocks
+            .iter()
+            .find(|block| block.name == name)
+            .ok_or_else(|| {
+                let known: Vec<&str> = self.blocks.iter().map(|b| b.name.as_str()).collect();
+                Error::UnknownName {
+                    what: "parameter block".to_owned(),
+                    name: name.to_owned(),
+                    known: known.join(", "),
+                }
+            })
     }
 
     /// The block that an entry belongs to, with its row and column.

@@ -506,7 +506,9 @@ impl Step {
                 then,
                 otherwise,
                 ..
-            } => [dst, condition, then, otherwise].into_iter().for_each(|&id| touch(id)),
+            } => [dst, condition, then, otherwise]
+                .into_iter()
+                .for_each(|&id| touch(id)),
             Self::AffineAdjoint {
                 zbar, src, abar, ..
             } => {
@@ -520,7 +522,9 @@ impl Step {
                 condition,
                 dst,
                 ..
-            } => [adjoint, condition, dst].into_iter().for_each(|&id| touch(id)),
+            } => [adjoint, condition, dst]
+                .into_iter()
+                .for_each(|&id| touch(id)),
         }
     }
 }
@@ -600,7 +604,9 @@ impl Builder<'_> {
             Op::Parameter(index) => Step::Parameter { dst, index: *index },
             Op::Linear { shift, .. } => {
                 let place = self.planes(id).position(&Plane::value());
-                let shift = place.map(|place| (place, *shift)).filter(|(_, s)| *s != 0.0);
+                let shift = place
+                    .map(|place| (place, *shift))
+                    .filter(|(_, s)| *s != 0.0);
                 self.linear(id, dst, shift)
             }
             Op::Stack
@@ -828,7 +834,11 @@ impl Builder<'_> {
     }
 
     /// Which planes of an affine map are multiplied out, and which are columns of W.
-    fn affine_planes(&self, id: NodeId, input: NodeId) -> (Vec<Run>, Vec<(usize, Vec<(usize, f64)>)>) {
+    fn affine_planes(
+        &self,
+        id: NodeId,
+        input: NodeId,
+    ) -> (Vec<Run>, Vec<(usize, Vec<(usize, f64)>)>) {
         let own = self.planes(id);
         let mut columns = Vec::new();
         let mut runs: Vec<Run> = Vec::new();
@@ -925,7 +935,11 @@ impl Builder<'_> {
                         dst,
                         then,
                         places,
-                        mode: if new { Mode::Overwrite } else { Mode::Accumulate },
+                        mode: if new {
+                            Mode::Overwrite
+                        } else {
+                            Mode::Accumulate
+                        },
                     });
                 }
             }
@@ -1018,7 +1032,11 @@ impl Builder<'_> {
             a: jet,
             b: adjoint,
             table,
-            mode: if new { Mode::Overwrite } else { Mode::Accumulate },
+            mode: if new {
+                Mode::Overwrite
+            } else {
+                Mode::Accumulate
+            },
             guarded,
         });
     }
@@ -1104,9 +1122,10 @@ impl Fill {
                 if rows == 0 {
                     return;
                 }
-                match zeros.iter_mut().find(|z| {
-                    z.row == row && z.rows == rows && z.place + z.len == place
-                }) {
+                match zeros
+                    .iter_mut()
+                    .find(|z| z.row == row && z.rows == rows && z.place + z.len == place)
+                {
                     Some(zero) => zero.len += 1,
                     None => zeros.push(Zero {
                         row,

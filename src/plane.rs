@@ -198,20 +198,13 @@ impl Plane {
     pub fn derivative_sources(&self, c: Coordinate) -> Vec<(Self, f64)> {
         merged(self.summands().into_iter().map(|index| {
             let factor = f64::from(index.get(c)) + 1.0;
-            (
-                Self::Partial(index.plus(&MultiIndex::pure(c, 1))),
-                factor,
-            )
+            (Self::Partial(index.plus(&MultiIndex::pure(c, 1))), factor)
         }))
     }
 
     /// Δ over `set` as a map of planes. `collapsed` says whether u holds the Laplacian as
     /// one plane; it can serve the value of Δu only.
-    pub fn laplacian_sources(
-        &self,
-        set: &Arc<[Coordinate]>,
-        collapsed: bool,
-    ) -> Vec<(Self, f64)> {
+    pub fn laplacian_sources(&self, set: &Arc<[Coordinate]>, collapsed: bool) -> Vec<(Self, f64)> {
         if self.is_value() && collapsed {
             return vec![(Self::Laplacian(set.clone()), 2.0)];
         }
@@ -359,9 +352,9 @@ pub fn generated(target: &Planes, generators: &Planes) -> Planes {
                 Plane::Laplacian(_) => false,
             }),
             Plane::Laplacian(set) => steps.iter().any(|step| match step {
-                Plane::Partial(beta) => set.iter().any(|&c| {
-                    *beta == MultiIndex::pure(c, 1) || *beta == MultiIndex::pure(c, 2)
-                }),
+                Plane::Partial(beta) => set
+                    .iter()
+                    .any(|&c| *beta == MultiIndex::pure(c, 1) || *beta == MultiIndex::pure(c, 2)),
                 Plane::Laplacian(_) => *step == plane,
             }),
         };

@@ -59,7 +59,11 @@ impl Points {
     /// # Errors
     /// No point, numbers that are not finite.
     pub fn from_rows<const D: usize>(rows: &[[f64; D]]) -> Result<Self, Error> {
-        Self::new((0..D).map(|d| rows.iter().map(|row| row[d]).collect()).collect())
+        Self::new(
+            (0..D)
+                .map(|d| rows.iter().map(|row| row[d]).collect())
+                .collect(),
+        )
     }
 
     /// Points from one list: all coordinates of the first point, then of the second, ….
@@ -327,7 +331,10 @@ impl Problem {
         }
         for (place, condition) in conditions.iter().enumerate() {
             condition.check(parameters.owner())?;
-            if conditions[..place].iter().any(|other| other.name == condition.name) {
+            if conditions[..place]
+                .iter()
+                .any(|other| other.name == condition.name)
+            {
                 return Err(Error::DuplicateName {
                     what: "conditions".to_owned(),
                     name: condition.name.clone(),

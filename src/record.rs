@@ -306,7 +306,9 @@ fn run<R: Residuals>(
     let recorder = RECORDER.take();
     drop(guard);
     match recorder {
-        Some(Recorder { error: Some(error), .. }) => Err(error),
+        Some(Recorder {
+            error: Some(error), ..
+        }) => Err(error),
         Some(recorder) => Ok((recorder, residuals)),
         None => Err(Error::NestedRecording {
             name: name.to_owned(),
@@ -377,7 +379,11 @@ impl Recorder {
 
     /// Nodes with the same number of rows: those of one row are repeated.
     fn broadcast(&mut self, nodes: &mut [NodeId], source: Source) -> usize {
-        let rows = nodes.iter().map(|&id| self.nodes[id].rows).max().unwrap_or(1);
+        let rows = nodes
+            .iter()
+            .map(|&id| self.nodes[id].rows)
+            .max()
+            .unwrap_or(1);
         for id in nodes.iter_mut() {
             let own = self.nodes[*id].rows;
             if own == 1 && rows > 1 {
@@ -553,7 +559,7 @@ impl Field {
     pub fn apply(self, elemental: Elemental) -> Self {
         let source = Location::caller();
         if let Handle::Const(value) = self.0 {
-            return Self::from(elemental.taylor(value, 0)[0]);
+            return Self::from(elemental.value(value));
         }
         push_rowwise(Op::Elemental(elemental), &[self], source)
     }

@@ -105,7 +105,9 @@ impl<T: Real> Replay<'_, T> {
     /// All values of a chunk.
     pub(crate) fn forward(&self, chunk: Chunk<'_, T>, workspace: &mut Workspace<T>) {
         workspace.arena.reserve(self.layout.len);
-        workspace.scratch.reserve(self.plan.scratch * self.layout.lanes);
+        workspace
+            .scratch
+            .reserve(self.plan.scratch * self.layout.lanes);
         self.set.dispatch(Forward {
             replay: *self,
             chunk,
@@ -470,8 +472,12 @@ impl<T: Real> Kernel for Linear<'_, T> {
         let len = term.run.len * lanes;
         let factor = T::from_f64(term.factor);
         for row in 0..term.rows {
-            let src = self.src_rows.of(self.src, term.src_row + row * term.src_step);
-            let dst = self.dst_rows.of_mut(self.dst, term.dst_row + row * term.dst_step);
+            let src = self
+                .src_rows
+                .of(self.src, term.src_row + row * term.src_step);
+            let dst = self
+                .dst_rows
+                .of_mut(self.dst, term.dst_row + row * term.dst_step);
             axpy(
                 factor,
                 &src[term.run.src * lanes..][..len],
@@ -554,7 +560,15 @@ impl<T: Real> Kernel for Compose<'_, T> {
             if let Some(place) = program.value_place {
                 v[place * lanes..][..lanes].copy_from_slice(&scratch[..lanes]);
             }
-            bilinear(simd, &program.value, scratch, scratch, v, lanes, Mode::Overwrite);
+            bilinear(
+                simd,
+                &program.value,
+                scratch,
+                scratch,
+                v,
+                lanes,
+                Mode::Overwrite,
+            );
             if let Some((d, d_rows)) = &mut self.d {
                 let d = d_rows.of_mut(d, row);
                 let (coefficients, rest) = scratch.split_at_mut(program.scaled * lanes);
@@ -570,7 +584,15 @@ impl<T: Real> Kernel for Compose<'_, T> {
                 }
                 // f' at z itself is always needed, and comes first.
                 d[..lanes].copy_from_slice(&coefficients[lanes..2 * lanes]);
-                bilinear(simd, &program.derivative, scratch, scratch, d, lanes, Mode::Overwrite);
+                bilinear(
+                    simd,
+                    &program.derivative,
+                    scratch,
+                    scratch,
+                    d,
+                    lanes,
+                    Mode::Overwrite,
+                );
             }
         }
     }
@@ -723,7 +745,12 @@ fn reverse_step<T: Real, S: Isa>(
             match sink {
                 Sink::Gradient(gradient) => gradient[*index] += sum(simd, row),
                 Sink::Rows(rows) => {
-                    axpy(T::ONE, row, &mut rows[index * lanes..][..lanes], Mode::Accumulate);
+                    axpy(
+                        T::ONE,
+                        row,
+                        &mut rows[index * lanes..][..lanes],
+                        Mode::Accumulate,
+                    );
                 }
             }
         }
@@ -779,7 +806,10 @@ fn scrub<T: Real>(zbar: &[T], zbar_rows: Rows, a: &mut [T], a_rows: Rows, lanes:
         if idle {
             for row in 0..a_rows.count {
                 let row = a_rows.of_mut(a, row);
-                row.iter_mut().skip(lane).step_by(lanes).for_each(|x| *x = T::ZERO);
+                row.iter_mut()
+                    .skip(lane)
+                    .step_by(lanes)
+                    .for_each(|x| *x = T::ZERO);
             }
         }
     }
@@ -872,10 +902,7 @@ impl<T: Real> Kernel for WeightAdjoint<'_, '_, T> {
                 let gradient = &mut gradient[weight];
                 for (place, parts) in self.columns {
                     for row in 0..key.rows {
-                        let total = sum(
-                            simd,
-                            &zbar_rows.of(zbar, row)[place * lanes..][..lanes],
-                        );
+                        let total = sum(simd, &zbar_rows.of(zbar, row)[place * lanes..][..lanes]);
                         for &(column, factor) in parts {
                             gradient[row * key.columns + column] += T::from_f64(factor) * total;
                         }

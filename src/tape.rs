@@ -145,9 +145,12 @@ impl Tape {
         coordinates: Vec<String>,
         columns: Vec<String>,
     ) -> Self {
-        debug_assert!(nodes.iter().enumerate().all(|(id, node)| {
-            node.inputs.iter().all(|&input| input < id)
-        }));
+        debug_assert!(
+            nodes
+                .iter()
+                .enumerate()
+                .all(|(id, node)| { node.inputs.iter().all(|&input| input < id) })
+        );
         Self {
             nodes,
             roots,
@@ -225,7 +228,10 @@ impl Tape {
     }
 
     /// Backwards from the residuals: which planes somebody may want.
-    fn demand(&self, expanded: &BTreeSet<Arc<[Coordinate]>>) -> Result<Vec<BTreeSet<Plane>>, Error> {
+    fn demand(
+        &self,
+        expanded: &BTreeSet<Arc<[Coordinate]>>,
+    ) -> Result<Vec<BTreeSet<Plane>>, Error> {
         let mut demand = vec![BTreeSet::new(); self.nodes.len()];
         for &root in &self.roots {
             demand[root].insert(Plane::value());
@@ -337,9 +343,7 @@ impl Tape {
                         .iter()
                         .any(|(source, _)| input(0).contains(source))
                 }),
-                Op::Product => {
-                    kept(&|p| !factor_pairs(p, input(0), input(1)).is_empty())
-                }
+                Op::Product => kept(&|p| !factor_pairs(p, input(0), input(1)).is_empty()),
                 Op::Elemental(_) => generated(&wanted.iter().cloned().collect(), input(0)),
                 Op::Select { .. } => kept(&|p| input(1).contains(p) || input(2).contains(p)),
             };
@@ -367,11 +371,7 @@ impl Tape {
             };
             match &node.op {
                 Op::Coordinate(_) | Op::Data(_) | Op::Constant(_) | Op::Parameter(_) => {}
-                Op::Linear { .. }
-                | Op::Stack
-                | Op::Row(_)
-                | Op::Broadcast
-                | Op::Detach => {
+                Op::Linear { .. } | Op::Stack | Op::Row(_) | Op::Broadcast | Op::Detach => {
                     for &input in &node.inputs {
                         mark(input, &mut read.iter().cloned());
                     }
@@ -397,8 +397,18 @@ impl Tape {
                         .iter()
                         .flat_map(|p| factor_pairs(p, &support[a], &support[b]))
                         .collect();
-                    mark(a, &mut pairs.iter().filter_map(|&(i, _)| support[a].get(i).cloned()));
-                    mark(b, &mut pairs.iter().filter_map(|&(_, j)| support[b].get(j).cloned()));
+                    mark(
+                        a,
+                        &mut pairs
+                            .iter()
+                            .filter_map(|&(i, _)| support[a].get(i).cloned()),
+                    );
+                    mark(
+                        b,
+                        &mut pairs
+                            .iter()
+                            .filter_map(|&(_, j)| support[b].get(j).cloned()),
+                    );
                 }
                 Op::Elemental(_) => {
                     let z = node.inputs[0];
@@ -408,7 +418,9 @@ impl Tape {
                         let places = factor_pairs(p, &support[z], &parts);
                         mark(
                             z,
-                            &mut places.iter().filter_map(|&(i, _)| support[z].get(i).cloned()),
+                            &mut places
+                                .iter()
+                                .filter_map(|&(i, _)| support[z].get(i).cloned()),
                         );
                     }
                     if !read.is_empty() {
@@ -434,9 +446,7 @@ impl Tape {
         let mut all: Vec<Option<ConstantRows>> = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
             let rows = match &node.op {
-                Op::Coordinate(c) => {
-                    Some(vec![SmallVec::from_iter([(Plane::first(*c), 1.0)])])
-                }
+                Op::Coordinate(c) => Some(vec![SmallVec::from_iter([(Plane::first(*c), 1.0)])]),
                 Op::Constant(_) | Op::Data(_) => Some(vec![SmallVec::new()]),
                 Op::Linear { factors, .. } => (|| {
                     let mut sums = vec![SmallVec::<[(Plane, f64); 2]>::new(); node.rows];
@@ -458,7 +468,9 @@ impl Tape {
                     .map(|&input| all[input].clone())
                     .collect::<Option<Vec<_>>>()
                     .map(|rows| rows.concat()),
-                Op::Row(row) => all[node.inputs[0]].as_ref().map(|rows| vec![rows[*row].clone()]),
+                Op::Row(row) => all[node.inputs[0]]
+                    .as_ref()
+                    .map(|rows| vec![rows[*row].clone()]),
                 Op::Broadcast => all[node.inputs[0]]
                     .as_ref()
                     .map(|rows| vec![rows[0].clone(); node.rows]),
@@ -549,9 +561,16 @@ impl Tape {
                 _ => {}
             }
             let inputs: Vec<String> = node.inputs.iter().map(|i| format!("%{i}")).collect();
-            let planes: Vec<String> =
-                held.planes.iter().map(|p| p.name(&self.coordinates)).collect();
-            let root = if self.roots.contains(&id) { "  residual" } else { "" };
+            let planes: Vec<String> = held
+                .planes
+                .iter()
+                .map(|p| p.name(&self.coordinates))
+                .collect();
+            let root = if self.roots.contains(&id) {
+                "  residual"
+            } else {
+                ""
+            };
             let _ = writeln!(
                 text,
                 "%{id} = {name} {}  rows {}  {{{}}}{root}",

@@ -16,7 +16,9 @@ fn settings() -> Vec<(Options, f64)> {
     for set in InstructionSet::available() {
         all.push((Options::default().instructions(set), 1e-13));
         all.push((
-            Options::default().instructions(set).precision(Precision::Single),
+            Options::default()
+                .instructions(set)
+                .precision(Precision::Single),
             1e-6,
         ));
     }
@@ -30,7 +32,10 @@ fn points_of(problem: &Value) -> Points {
 
 fn input_names(problem: &Value) -> Vec<String> {
     let inputs = problem["inputs"].as_array().expect("inputs");
-    inputs.iter().map(|n| n.as_str().expect("name").to_owned()).collect()
+    inputs
+        .iter()
+        .map(|n| n.as_str().expect("name").to_owned())
+        .collect()
 }
 
 /// Every derivative that the file lists, beside its value.
@@ -44,7 +49,10 @@ fn check_derivatives(name: &str, problem: &Value, params: &Parameters, net: &Mlp
         .collect();
     for (quantity, meaning) in listed {
         let output = meaning["output"].as_str().expect("output");
-        let place = outputs.iter().position(|o| *o == output).expect("an output");
+        let place = outputs
+            .iter()
+            .position(|o| *o == output)
+            .expect("an output");
         let order = numbers(&meaning["order"]);
         let equation = Equation::record_over(quantity, params, &input_names(problem), |x| {
             let mut u = net.at_all(x)[place];
@@ -86,7 +94,12 @@ fn check(
         let residuals = engine.residuals(name, params.values()).expect("residuals");
         let expected = &problem["expected"];
         for (got, residual) in residuals.iter().zip(residual_names) {
-            assert_close(&what(residual), got, &numbers(&expected[*residual]), tolerance);
+            assert_close(
+                &what(residual),
+                got,
+                &numbers(&expected[*residual]),
+                tolerance,
+            );
         }
         let loss = numbers(&expected["loss"]);
         assert_close(&what("loss"), &[evaluation.loss], &loss, tolerance);
@@ -155,11 +168,7 @@ fn navier_stokes_by_either_laplacian() {
             };
             let momentum =
                 |w: Field, px: Field| w.d(t) + u * w.d(x) + v * w.d(y) + px - nu * laplacian(w);
-            vec![
-                momentum(u, p.d(x)),
-                momentum(v, p.d(y)),
-                u.d(x) + v.d(y),
-            ]
+            vec![momentum(u, p.d(x)), momentum(v, p.d(y)), u.d(x) + v.d(y)]
         };
         check(
             "navier_stokes_2d",
@@ -181,7 +190,11 @@ fn variable_coefficients() {
         vec![u.d(x).d(x) + 2.0 * x * u.d(x).d(y) + (1.0 + y * y) * u.d(y).d(y)]
     };
     for name in ["softplus_gelu", "softplus_silu", "silu_gelu"] {
-        check(&format!("variable_coefficients_{name}"), residual, &["residual"]);
+        check(
+            &format!("variable_coefficients_{name}"),
+            residual,
+            &["residual"],
+        );
     }
 }
 
@@ -217,8 +230,14 @@ fn burgers_inverse_with_coefficients_and_data() {
     let problem = &all["burgers_inverse"];
     let mut params = Parameters::new();
     let net = network(&mut params, "u", problem);
-    let start = |name: &str| problem["trainable_scalars"][name].as_f64().expect("a start");
-    let lambda = params.coefficient("lambda1", start("lambda1")).expect("lambda1");
+    let start = |name: &str| {
+        problem["trainable_scalars"][name]
+            .as_f64()
+            .expect("a start")
+    };
+    let lambda = params
+        .coefficient("lambda1", start("lambda1"))
+        .expect("lambda1");
     let nu = params.coefficient("nu", start("nu")).expect("nu");
     check_derivatives("burgers_inverse", problem, &params, &net);
     let residual = Equation::record("residual", &params, ["t", "x"], |[t, x]| {
@@ -256,8 +275,15 @@ fn burgers_inverse_with_coefficients_and_data() {
             .collect();
         assert_close("losses", &evaluation.losses, &losses, tolerance);
         assert_close("gradient", &evaluation.gradient, &want, tolerance);
-        let got = engine.residuals("residual", params.values()).expect("residuals");
-        assert_close("residual", &got[0], &numbers(&expected["residual"]), tolerance);
+        let got = engine
+            .residuals("residual", params.values())
+            .expect("residuals");
+        assert_close(
+            "residual",
+            &got[0],
+            &numbers(&expected["residual"]),
+            tolerance,
+        );
     }
 }
 
@@ -293,7 +319,10 @@ fn gradient_of(
     let condition = Condition::new(&equation, at(t)).energy();
     let problem = Problem::new(params, [condition]).expect("problem");
     let engine = Engine::with(&problem, options).expect("engine");
-    engine.evaluate(params.values()).expect("evaluation").gradient
+    engine
+        .evaluate(params.values())
+        .expect("evaluation")
+        .gradient
 }
 
 fn derivative(mut y: Field, t: Field, order: usize) -> Field {
@@ -321,7 +350,12 @@ fn c02_derivatives_of_the_papers_network() {
         -0.77047335001949151,
         2.0362520718077861,
     ];
-    assert_close("C2", &paper_derivatives(&params, &net, 0.5, 4), &listed, 1e-14);
+    assert_close(
+        "C2",
+        &paper_derivatives(&params, &net, 0.5, 4),
+        &listed,
+        1e-14,
+    );
 }
 
 #[test]
@@ -334,7 +368,12 @@ fn mixed_gradients_of_the_papers_network() {
                 let [y] = net.at(&[t]);
                 derivative(y, t, order)
             });
-            assert_close(&format!("gradient of order {order}"), &got, &want, tolerance);
+            assert_close(
+                &format!("gradient of order {order}"),
+                &got,
+                &want,
+                tolerance,
+            );
         }
         let want = numbers(&paper["mixed"]["t=0"][0]);
         let got = gradient_of(&params, &options, 0.0, |t| net.at::<1>(&[t])[0]);
@@ -350,13 +389,23 @@ fn c01_the_wrong_gradient_only_by_detach() {
         let [y] = net.at(&[t]);
         (y.d(t) + y).powi(2)
     });
-    assert_close("with", &right, &numbers(&paper["create_graph"]["with"]), 1e-13);
+    assert_close(
+        "with",
+        &right,
+        &numbers(&paper["create_graph"]["with"]),
+        1e-13,
+    );
     assert_close("dL/dW2[1,2]", &[right[place]], &[-0.561907248246446], 1e-14);
     let wrong = gradient_of(&params, &Options::default(), 0.5, |t| {
         let [y] = net.at(&[t]);
         (detach(y.d(t)) + y).powi(2)
     });
-    assert_close("without", &wrong, &numbers(&paper["create_graph"]["without"]), 1e-13);
+    assert_close(
+        "without",
+        &wrong,
+        &numbers(&paper["create_graph"]["without"]),
+        1e-13,
+    );
     assert_close("detached", &[wrong[place]], &[0.0604881291902332], 1e-14);
     let equation = Equation::record("detached", &params, ["t"], |[t]| {
         let [y] = net.at(&[t]);
@@ -374,8 +423,8 @@ fn paper_problem(params: &Parameters, net: &Mlp, t: &[f64]) -> Problem {
         y.d(t) + y
     })
     .expect("decay");
-    let start = Equation::record("start", params, ["t"], |[t]| net.at::<1>(&[t])[0] - 1.0)
-        .expect("start");
+    let start =
+        Equation::record("start", params, ["t"], |[t]| net.at::<1>(&[t])[0] - 1.0).expect("start");
     let conditions = [
         Condition::new(&decay, Points::new(vec![t.to_vec()]).expect("points")),
         Condition::new(&start, at(0.0)).weight(10.0),
@@ -391,9 +440,21 @@ fn training_step_of_the_paper() {
     for (options, tolerance) in settings() {
         let engine = Engine::with(&problem, &options).expect("engine");
         let evaluation = engine.evaluate(params.values()).expect("evaluation");
-        let residual = engine.residuals("decay", params.values()).expect("residual");
-        assert_close("residual", &residual[0], &numbers(&step["residual"]), tolerance);
-        assert_close("loss", &[evaluation.loss], &numbers(&step["loss"]), tolerance);
+        let residual = engine
+            .residuals("decay", params.values())
+            .expect("residual");
+        assert_close(
+            "residual",
+            &residual[0],
+            &numbers(&step["residual"]),
+            tolerance,
+        );
+        assert_close(
+            "loss",
+            &[evaluation.loss],
+            &numbers(&step["loss"]),
+            tolerance,
+        );
         assert_close(
             "loss of the equation",
             &evaluation.losses[..1],
@@ -402,8 +463,18 @@ fn training_step_of_the_paper() {
         );
         // loss_ic is (y(0) - 1)², without its weight.
         let start = evaluation.losses[1] / 10.0;
-        assert_close("loss of the start", &[start], &numbers(&step["loss_ic"]), tolerance);
-        assert_close("gradient", &evaluation.gradient, &numbers(&step["gradient"]), tolerance);
+        assert_close(
+            "loss of the start",
+            &[start],
+            &numbers(&step["loss_ic"]),
+            tolerance,
+        );
+        assert_close(
+            "gradient",
+            &evaluation.gradient,
+            &numbers(&step["gradient"]),
+            tolerance,
+        );
         let parts = engine.gradients(params.values()).expect("gradients");
         let sum: Vec<f64> = parts[0].iter().zip(&parts[1]).map(|(a, b)| a + b).collect();
         assert_close("sum of gradients", &sum, &evaluation.gradient, tolerance);
@@ -421,8 +492,18 @@ fn thirty_points_of_the_paper() -> Result<(), Error> {
     for (options, tolerance) in settings() {
         let engine = Engine::with(&problem, &options)?;
         let evaluation = engine.evaluate(params.values())?;
-        assert_close("loss", &[evaluation.loss], &numbers(&case["loss"]), tolerance);
-        assert_close("gradient", &evaluation.gradient, &numbers(&case["gradient"]), tolerance);
+        assert_close(
+            "loss",
+            &[evaluation.loss],
+            &numbers(&case["loss"]),
+            tolerance,
+        );
+        assert_close(
+            "gradient",
+            &evaluation.gradient,
+            &numbers(&case["gradient"]),
+            tolerance,
+        );
     }
     let fields = Equation::record("fields", &params, ["t"], |[t]| {
         let [y] = net.at(&[t]);

@@ -23,7 +23,12 @@ struct Output {
 
 impl Table {
     /// Adds the plane `place` of the output: twice the sum of `double` plus that of `single`.
-    pub(crate) fn push(&mut self, place: usize, double: &[(usize, usize)], single: &[(usize, usize)]) {
+    pub(crate) fn push(
+        &mut self,
+        place: usize,
+        double: &[(usize, usize)],
+        single: &[(usize, usize)],
+    ) {
         let narrow = |&(i, j): &(usize, usize)| (i as u16, j as u16);
         self.pairs.extend(double.iter().map(narrow));
         let doubled = self.pairs.len() as u32;

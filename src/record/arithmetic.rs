@@ -66,7 +66,7 @@ fn div(a: Field, b: Field, source: Source) -> Field {
 
 fn function(z: Field, elemental: Elemental, source: Source) -> Field {
     match z.0 {
-        Handle::Const(x) => Field::from(elemental.taylor(x, 0)[0]),
+        Handle::Const(x) => Field::from(elemental.value(x)),
         Handle::Node { .. } => push_rowwise(Op::Elemental(elemental), &[z], source),
     }
 }

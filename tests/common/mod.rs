@@ -80,7 +80,11 @@ pub fn layer_numbers(layers: &[Value]) -> Vec<f64> {
 pub fn paper_network() -> (Parameters, Mlp, Value) {
     let paper = golden("paper.json");
     let mut params = Parameters::new();
-    let net = params.mlp("y", &[1, 3, 3, 1], Elemental::Tanh).expect("network");
-    params.set(&numbers(&paper["parameters"]["theta"])).expect("theta");
+    let net = params
+        .mlp("y", &[1, 3, 3, 1], Elemental::Tanh)
+        .expect("network");
+    params
+        .set(&numbers(&paper["parameters"]["theta"]))
+        .expect("theta");
     (params, net, paper)
 }
