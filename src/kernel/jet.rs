@@ -83,8 +83,13 @@ pub(crate) fn bilinear<T: Real, S: Isa>(
     let (a, _) = T::as_vectors::<S>(a);
     let (b, _) = T::as_vectors::<S>(b);
     let (out, _) = T::as_vectors_mut::<S>(out);
+    // Eight sums at a time hide the latency of the additions and the cost of the table.
     let mut at = 0;
-    while at + 4 <= width {
+    while at + 8 <= width {
+        block::<T, S, 8>(simd, table, a, b, out, width, at, mode);
+        at += 8;
+    }
+    if at + 4 <= width {
         block::<T, S, 4>(simd, table, a, b, out, width, at, mode);
         at += 4;
     }
