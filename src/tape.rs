@@ -208,6 +208,7 @@ impl Tape {
             expanded.extend(redundant);
         };
         let support = self.support(&demand, &expanded);
+        self.check_smoothness(&support)?;
         let constant = self.constant_planes();
         let live = self.live(&support, &expanded, &constant);
         let active = self.active();
@@ -287,17 +288,26 @@ impl Tape {
                 column: self.columns[*column].clone(),
                 at: node.source.to_string(),
             }),
-            Op::Elemental(elemental) => match elemental.smoothness() {
-                Smoothness::UpTo(smoothness) if order > smoothness => Err(Error::NotSmooth {
-                    elemental: elemental.name().to_string(),
-                    order,
-                    smoothness,
-                    at: node.source.to_string(),
-                }),
-                _ => Ok(()),
-            },
             _ => Ok(()),
         }
+    }
+
+    /// A kink matters only where planes of its argument meet it.
+    fn check_smoothness(&self, support: &[Planes]) -> Result<(), Error> {
+        for (node, planes) in self.nodes.iter().zip(support) {
+            if let Op::Elemental(elemental) = &node.op
+                && let Smoothness::UpTo(smoothness) = elemental.smoothness()
+                && planes.order() > smoothness
+            {
+                return Err(Error::NotSmooth {
+                    elemental: elemental.name().to_string(),
+                    order: planes.order(),
+                    smoothness,
+                    at: node.source.to_string(),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Forwards from the leaves: which of the demanded planes can be non-zero.
