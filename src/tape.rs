@@ -212,7 +212,7 @@ impl Tape {
         let constant = self.constant_planes();
         let live = self.live(&support, &expanded, &constant);
         let active = self.active();
-        self.check_coordinates(&live)?;
+        self.check_coordinates(&live, &constant)?;
         Ok(live
             .into_iter()
             .zip(active)
@@ -520,10 +520,20 @@ impl Tape {
         Ok(())
     }
 
-    fn check_coordinates(&self, live: &[BTreeSet<Plane>]) -> Result<(), Error> {
+    fn check_coordinates(
+        &self,
+        live: &[BTreeSet<Plane>],
+        constant: &[Option<ConstantRows>],
+    ) -> Result<(), Error> {
         for (c, name) in self.coordinates.iter().enumerate() {
-            let touched = self.nodes.iter().zip(live).any(|(node, planes)| {
-                matches!(node.op, Op::Coordinate(d) if usize::from(d) == c) && !planes.is_empty()
+            let first = Plane::first(c as Coordinate);
+            let touched = self.nodes.iter().zip(live).any(|(node, planes)| match node.op {
+                Op::Coordinate(d) => usize::from(d) == c && !planes.is_empty(),
+                // A derivative that is a column of W needs no number of the coordinate.
+                Op::Affine { .. } => {
+                    constant[node.inputs[0]].is_some() && planes.contains(&first)
+                }
+                _ => false,
             });
             if !touched {
                 return Err(Error::UntouchedCoordinate { name: name.clone() });
