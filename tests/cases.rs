@@ -346,13 +346,13 @@ fn c12_any_number_of_points() {
     let (params, _) = burgers(5, 1);
     let single: Vec<Evaluation> = (0..70)
         .map(|i| {
-            let (_, whole) = at_one_point(&params, i..i + 1);
+            let (_, whole) = part_of_points(&params, i..i + 1);
             let engine = Engine::new(&whole).expect("an engine");
             engine.evaluate(params.values()).expect("an evaluation")
         })
         .collect();
     for n in 1..=70 {
-        let (_, whole) = at_one_point(&params, 0..n);
+        let (_, whole) = part_of_points(&params, 0..n);
         let mut first = None;
         for threads in [1, 2, 3, 4] {
             let options = Options::default().threads(threads).chunk(16);
@@ -372,7 +372,7 @@ fn c12_any_number_of_points() {
 }
 
 /// A fresh problem of the same parameters at a part of the points.
-fn at_one_point(params: &Parameters, part: std::ops::Range<usize>) -> (Parameters, Problem) {
+fn part_of_points(params: &Parameters, part: std::ops::Range<usize>) -> (Parameters, Problem) {
     let mut own = Parameters::seeded(9);
     let net = own.mlp("u", &[2, 5, 5, 1], Elemental::Tanh).expect("a network");
     let nu = own.coefficient("nu", 0.05).expect("nu");
