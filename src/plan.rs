@@ -1209,3 +1209,6 @@ impl Composition {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

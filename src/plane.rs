@@ -372,3 +372,6 @@ pub fn generated(target: &Planes, generators: &Planes) -> Planes {
         .cloned()
         .collect()
 }
+
+#[cfg(test)]
+mod tests;
