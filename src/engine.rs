@@ -11,8 +11,9 @@ use crate::parameters::{Block, Parameters};
 use crate::plan::{Layout, Plan, Sweep, WeightTable};
 use crate::problem::{Condition, Measure, Points, Problem};
 use crate::real::Real;
-use crate::record::{Equation, ParameterSpace};
-use crate::replay::{Chunk, Replay, Sink, Weights, Workspace};
+use crate::record::Equation;
+use crate::replay::{Chunk, Replay, Sink, Weights, Workspace, holds};
+use crate::tape::{NodeId, Op, Tape};
 use rayon::prelude::*;
 use std::any::Any;
 use std::ops::Range;
@@ -189,10 +190,10 @@ impl Engine {
                 let out = |given: String| Error::OutOfRange {
                     what: "the number of threads".to_owned(),
                     given,
-                    expected: "at least 1, and as many as the system lets start".to_owned(),
+                    expected: format!("from 1 to {MAX_THREADS}, as many as the system lets start"),
                 };
-                if threads == 0 {
-                    return Err(out("0".to_owned()));
+                if threads == 0 || threads > MAX_THREADS {
+                    return Err(out(threads.to_string()));
                 }
                 let built = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
                 Some(built.map_err(|error| out(format!("{threads} ({error})")))?)
@@ -291,10 +292,8 @@ impl Engine {
         let count = self.parameters();
         let mut gradients = vec![0.0; count * self.names.len()];
         self.run(theta, Want::ByCondition, &mut losses, &mut gradients)?;
-        Ok(gradients
-            .chunks(count.max(1))
-            .map(<[f64]>::to_vec)
-            .collect())
+        let of = |condition: usize| gradients[condition * count..][..count].to_vec();
+        Ok((0..self.names.len()).map(of).collect())
     }
 
     /// The residuals of a condition, unscaled: one list for each output, one number a
@@ -407,7 +406,7 @@ pub fn values(
     points: &Points,
 ) -> Result<Vec<Vec<f64>>, Error> {
     let condition = Condition::new(equation, points.clone());
-    condition.check(parameters.owner())?;
+    condition.check(parameters)?;
     let problem = Problem {
         conditions: vec![condition],
         parameters: parameters.len(),
@@ -802,27 +801,15 @@ impl<T: Real> Runner<T> {
                 set: self.set,
             };
             replay.forward(chunk, &mut workspace);
-            for root in &planned.plan.roots {
+            for (root, &output) in planned.plan.roots.iter().zip(tape.roots()) {
                 let Some(residual) = replay.residual(root, &workspace) else {
                     continue;
                 };
-                let bad = residual[..chunk.count]
-                    .iter()
-                    .position(|r| !(r.to_f64() * r.to_f64()).is_finite());
+                let bad = residual[..chunk.count].iter().position(|r| !r.is_finite());
                 let Some(lane) = bad else {
                     continue;
                 };
-                let value = residual[lane].to_f64();
-                let lanes = replay.layout.lanes;
-                let first = planned.plan.values.iter().position(|buffer| {
-                    buffer.is_some_and(|id| {
-                        replay
-                            .buffer(id, &workspace)
-                            .iter()
-                            .any(|row| row.iter().skip(lane).step_by(lanes).any(|x| !x.is_finite()))
-                    })
-                });
-                let node = &tape.nodes()[first.unwrap_or(tape.roots()[0])];
+                let node = &tape.nodes()[first_bad(tape, output, &replay, lane, &workspace)];
                 let point = chunk.start + lane;
                 let coordinates: Vec<String> = tape
                     .coordinates()
@@ -834,13 +821,13 @@ impl<T: Real> Runner<T> {
                     condition: condition.name.clone(),
                     point,
                     coordinates: coordinates.join(", "),
-                    value,
+                    value: residual[lane].to_f64(),
                     node: node.op.name(),
                     at: node.source.to_string(),
                 };
             }
         }
-        // Finite squares whose sum overflows.
+        // Finite residuals whose squares or sum overflow.
         Error::OutOfRange {
             what: format!("the loss of condition `{}`", condition.name),
             given: loss.to_string(),
@@ -849,6 +836,51 @@ impl<T: Real> Runner<T> {
     }
 }
 
+/// The first node that is not finite in a lane and that leads to `root`, not by a branch of
+/// a selection that is not taken there.
+fn first_bad<T: Real>(
+    tape: &Tape,
+    root: NodeId,
+    replay: &Replay<'_, T>,
+    lane: usize,
+    workspace: &Workspace<T>,
+) -> NodeId {
+    let lanes = replay.layout.lanes;
+    let rows = |id: NodeId| match replay.plan.values[id] {
+        Some(buffer) => replay.buffer(buffer, workspace),
+        None => Vec::new(),
+    };
+    let bad_row = |row: &[T]| row.iter().skip(lane).step_by(lanes).any(|x| !x.is_finite());
+    let mut leads = vec![false; tape.nodes().len()];
+    leads[root] = true;
+    let mut first = root;
+    for id in (0..=root).rev() {
+        if !leads[id] {
+            continue;
+        }
+        first = id;
+        let node = &tape.nodes()[id];
+        for (place, &input) in node.inputs.iter().enumerate() {
+            let bad = match &node.op {
+                Op::Select { or_equal } if place > 0 => {
+                    let taken = |mask: &&[T]| holds(mask[lane], *or_equal) == (place == 1);
+                    let masks = rows(node.inputs[0]);
+                    let pairs = masks.iter().zip(rows(input));
+                    pairs
+                        .filter(|(mask, _)| taken(mask))
+                        .any(|(_, row)| bad_row(row))
+                }
+                Op::Select { .. } => false,
+                _ => rows(input).into_iter().any(bad_row),
+            };
+            leads[input] |= bad;
+        }
+    }
+    first
+}
+
+/// The most threads that an engine starts.
+const MAX_THREADS: usize = 1024;
 impl<T: Real> Compiled<T> {
     fn new(condition: &Condition, weights: &mut WeightTable, chunk: Option<usize>) -> Self {
         let equation = &condition.equation;

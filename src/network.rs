@@ -4,7 +4,7 @@
 use crate::elemental::Elemental;
 use crate::error::Error;
 use crate::parameters::Parameters;
-use crate::record::{self, Field, ParameterSpace};
+use crate::record::{self, Field};
 use num_dual::DualNum;
 use rand::SeedableRng;
 use rand::distr::{Distribution, Uniform};
@@ -362,7 +362,7 @@ impl Mlp {
         for layer in &self.layers {
             value = record::affine(value, layer.rows, layer.weight, Some(layer.bias), source);
             if layer.scale != 1.0 {
-                value *= layer.scale;
+                value = record::scale(value, layer.scale, source);
             }
             match &layer.activation {
                 Some(Activation::Elemental(elemental)) => {
@@ -400,7 +400,7 @@ impl Mlp {
         parameters: &Parameters,
         inputs: &[D],
     ) -> Result<Vec<D>, Error> {
-        if parameters.owner() != self.owner {
+        if !parameters.holds(self.owner, &self.name) {
             return Err(Error::OtherParameters {
                 what: format!("`{}`", self.name),
             });

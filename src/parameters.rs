@@ -6,6 +6,8 @@ use crate::network::{Architecture, Mlp};
 use crate::record::{Field, ParameterSpace, new_owner, parameter};
 use nalgebra::{DMatrix, DMatrixView, DMatrixViewMut};
 use std::panic::Location;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// All that is trained: weights and biases of networks, and coefficients, in one flat
 /// vector with named blocks.
@@ -27,11 +29,29 @@ use std::panic::Location;
 /// ```
 #[derive(Debug, Clone)]
 pub struct Parameters {
-    owner: u64,
+    lineage: Arc<Lineage>,
     seed: u64,
     values: Vec<f64>,
     blocks: Vec<Block>,
     groups: Vec<String>,
+}
+
+/// What a set of parameters shares with its clones, as long as only one of them grows: the
+/// first that adds a block stays what it was, any other becomes a set of its own.
+#[derive(Debug)]
+struct Lineage {
+    owner: u64,
+    /// Networks and coefficients of the one that has grown furthest.
+    groups: AtomicUsize,
+}
+
+impl Lineage {
+    fn new(groups: usize) -> Arc<Self> {
+        Arc::new(Self {
+            owner: new_owner(),
+            groups: AtomicUsize::new(groups),
+        })
+    }
 }
 
 /// A named part of the parameter vector: a matrix, row by row.
@@ -77,7 +97,7 @@ impl Default for Parameters {
 
 impl ParameterSpace for Parameters {
     fn owner(&self) -> u64 {
-        self.owner
+        self.lineage.owner
     }
 }
 
@@ -90,7 +110,7 @@ impl Parameters {
     /// No parameters yet; the same seed gives the same networks on every machine.
     pub fn seeded(seed: u64) -> Self {
         Self {
-            owner: new_owner(),
+            lineage: Lineage::new(0),
             seed,
             values: Vec::new(),
             blocks: Vec::new(),
@@ -123,7 +143,7 @@ impl Parameters {
         self.add_group(name)?;
         let offset = self.values.len();
         let mut values = architecture.initial(self.seed, stream);
-        let net = Mlp::place(self.owner, name, architecture, offset);
+        let net = Mlp::place(self.owner(), name, architecture, offset);
         for (index, layer) in net.layers().iter().enumerate() {
             self.blocks.push(Block {
                 name: format!("{name}.{index}.weight"),
@@ -161,7 +181,7 @@ impl Parameters {
             columns: 1,
         });
         Ok(Coefficient {
-            owner: self.owner,
+            owner: self.owner(),
             name: name.to_owned(),
             index,
         })
@@ -174,8 +194,22 @@ impl Parameters {
                 name: name.to_owned(),
             });
         }
+        let count = self.groups.len();
+        let order = Ordering::Relaxed;
+        let first = self
+            .lineage
+            .groups
+            .compare_exchange(count, count + 1, order, order);
+        if first.is_err() {
+            self.lineage = Lineage::new(count + 1);
+        }
         self.groups.push(name.to_owned());
         Ok(())
+    }
+
+    /// Whether a network or coefficient of that owner is one of these.
+    pub(crate) fn holds(&self, owner: u64, group: &str) -> bool {
+        self.owner() == owner && self.groups.iter().any(|own| own == group)
     }
 
     /// How many parameters there are.
@@ -312,7 +346,7 @@ impl Coefficient {
     /// # Errors
     /// It belongs to other parameters.
     pub fn value(&self, parameters: &Parameters) -> Result<f64, Error> {
-        if parameters.owner != self.owner {
+        if !parameters.holds(self.owner, &self.name) {
             return Err(Error::OtherParameters {
                 what: format!("`{}`", self.name),
             });

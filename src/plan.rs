@@ -632,6 +632,8 @@ impl Builder<'_> {
                     .collect();
                 // A branch without any plane is 0; the condition's buffer stands in for it.
                 let zero = self.value_or_zero(condition);
+                // The mask of a row is copied there.
+                self.plan.scratch = self.plan.scratch.max(1);
                 Step::Select {
                     dst,
                     or_equal: *or_equal,
@@ -1287,3 +1289,6 @@ impl Composition {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -368,3 +368,6 @@ pub fn generated(target: &Planes, generators: &Planes) -> Planes {
         .cloned()
         .collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -91,10 +91,10 @@ impl Points {
         let total = axes
             .iter()
             .try_fold(1_usize, |product, axis| product.checked_mul(axis.2))
-            .filter(|total| *total < 1 << 40)
+            .filter(|total| *total <= 1 << 32)
             .ok_or_else(|| Error::OutOfRange {
                 what: "the size of a grid".to_owned(),
-                given: "more than 2^40 points".to_owned(),
+                given: "more than 2^32 points".to_owned(),
                 expected: "take fewer points an axis".to_owned(),
             })?;
         let mut repeat = total;
@@ -254,9 +254,11 @@ impl Condition {
         &self.points
     }
 
-    pub(crate) fn check(&self, owner: u64) -> Result<(), Error> {
+    pub(crate) fn check(&self, parameters: &Parameters) -> Result<(), Error> {
         let name = &self.name;
-        if self.equation.owner() != owner {
+        let known = |group: &String| parameters.groups().contains(group);
+        if self.equation.owner() != parameters.owner() || !self.equation.groups().iter().all(known)
+        {
             return Err(Error::OtherParameters {
                 what: format!("condition `{name}`"),
             });
@@ -330,7 +332,7 @@ impl Problem {
             });
         }
         for (place, condition) in conditions.iter().enumerate() {
-            condition.check(parameters.owner())?;
+            condition.check(parameters)?;
             if conditions[..place]
                 .iter()
                 .any(|other| other.name == condition.name)

@@ -153,6 +153,7 @@ impl Equation {
     ///
     /// # Errors
     /// The first mistake of the closure, with its place in the source; see [`Error`].
+    #[track_caller]
     pub fn record<const N: usize, R: Residuals>(
         name: &str,
         parameters: &impl ParameterSpace,
@@ -183,6 +184,7 @@ impl Equation {
     ///
     /// # Errors
     /// As [`record`](Self::record).
+    #[track_caller]
     pub fn record_over<S: AsRef<str>, R: Residuals>(
         name: &str,
         parameters: &impl ParameterSpace,
@@ -272,6 +274,7 @@ impl Equation {
 }
 
 /// Runs a closure while the thread records.
+#[track_caller]
 fn run<R: Residuals>(
     name: &str,
     owner: u64,
@@ -294,10 +297,11 @@ fn run<R: Residuals>(
         groups: Vec::new(),
         error: None,
     };
+    let source = Location::caller();
     let fields: Vec<Field> = (0..coordinates)
         .map(|c| {
             let op = Op::Coordinate(c as Coordinate);
-            recorder.push(op, SmallVec::new(), 1, Location::caller())
+            recorder.push(op, SmallVec::new(), 1, source)
         })
         .collect();
     RECORDER.set(Some(recorder));
@@ -324,6 +328,14 @@ impl Recorder {
         rows: usize,
         source: Source,
     ) -> Field {
+        if let Op::Elemental(Elemental::Powf(value)) = op
+            && !value.is_finite()
+        {
+            self.fail(Error::NonFiniteConstant {
+                value,
+                at: source.to_string(),
+            });
+        }
         let key = (std::mem::discriminant(&op), inputs);
         let same = self.index.get(&key).and_then(|places| {
             places
@@ -417,7 +429,10 @@ impl Recorder {
                         at: format!("result of `{name}`"),
                     })
                 }
-                Handle::Node { id, .. } => Ok(id as NodeId),
+                Handle::Node { id, .. } => match self.nodes[id as usize].rows {
+                    1 => Ok(id as NodeId),
+                    rows => Err(none(&format!("a value of {rows} rows"))),
+                },
             })
             .collect()
     }
@@ -717,6 +732,11 @@ pub(crate) fn affine(
     record(source, &[x], |recorder, nodes| {
         recorder.push(Op::Affine { weight, bias }, nodes, rows, source)
     })
+}
+
+/// A value times a number, recorded at a given place.
+pub(crate) fn scale(field: Field, factor: f64, source: Source) -> Field {
+    linear(&[field], &[factor], 0.0, source)
 }
 
 /// Notes a mistake of a network's user.

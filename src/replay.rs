@@ -368,7 +368,8 @@ fn forward_step<T: Real, S: Isa>(
     }
 }
 
-fn holds<T: Real>(x: T, or_equal: bool) -> bool {
+/// Whether a condition `x > 0` (or ≥) holds.
+pub(crate) fn holds<T: Real>(x: T, or_equal: bool) -> bool {
     x > T::ZERO || (or_equal && x == T::ZERO)
 }
 
@@ -795,8 +796,8 @@ fn reverse_step<T: Real, S: Isa>(
     }
 }
 
-/// Clears inputs in lanes whose adjoints are all 0, so that NaN of a branch not taken
-/// meets no product.
+/// Clears what is not finite in lanes whose adjoints are all 0, so that NaN of a branch not
+/// taken meets no product. Finite numbers stay: other steps may read them.
 fn scrub<T: Real>(zbar: &[T], zbar_rows: Rows, a: &mut [T], a_rows: Rows, lanes: usize) {
     for lane in 0..lanes {
         let idle = (0..zbar_rows.count).all(|row| {
@@ -806,10 +807,14 @@ fn scrub<T: Real>(zbar: &[T], zbar_rows: Rows, a: &mut [T], a_rows: Rows, lanes:
         if idle {
             for row in 0..a_rows.count {
                 let row = a_rows.of_mut(a, row);
-                row.iter_mut()
+                for x in row
+                    .iter_mut()
                     .skip(lane)
                     .step_by(lanes)
-                    .for_each(|x| *x = T::ZERO);
+                    .filter(|x| !x.is_finite())
+                {
+                    *x = T::ZERO;
+                }
             }
         }
     }

@@ -211,10 +211,11 @@ impl Tape {
             expanded.extend(redundant);
         };
         let support = self.support(&demand, &expanded);
+        self.check_smoothness(&support)?;
         let constant = self.constant_planes();
         let live = self.live(&support, &expanded, &constant);
         let active = self.active();
-        self.check_coordinates(&live)?;
+        self.check_coordinates(&live, &constant)?;
         Ok(live
             .into_iter()
             .zip(active)
@@ -300,17 +301,26 @@ impl Tape {
                 column: self.columns[*column].clone(),
                 at: node.source.to_string(),
             }),
-            Op::Elemental(elemental) => match elemental.smoothness() {
-                Smoothness::UpTo(smoothness) if order > smoothness => Err(Error::NotSmooth {
-                    elemental: elemental.name().to_string(),
-                    order,
-                    smoothness,
-                    at: node.source.to_string(),
-                }),
-                _ => Ok(()),
-            },
             _ => Ok(()),
         }
+    }
+
+    /// A kink matters only where planes of its argument meet it.
+    fn check_smoothness(&self, support: &[Planes]) -> Result<(), Error> {
+        for (node, planes) in self.nodes.iter().zip(support) {
+            if let Op::Elemental(elemental) = &node.op
+                && let Smoothness::UpTo(smoothness) = elemental.smoothness()
+                && planes.order() > smoothness
+            {
+                return Err(Error::NotSmooth {
+                    elemental: elemental.name().to_string(),
+                    order: planes.order(),
+                    smoothness,
+                    at: node.source.to_string(),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Forwards from the leaves: which of the demanded planes can be non-zero.
@@ -529,11 +539,25 @@ impl Tape {
         Ok(())
     }
 
-    fn check_coordinates(&self, live: &[BTreeSet<Plane>]) -> Result<(), Error> {
+    fn check_coordinates(
+        &self,
+        live: &[BTreeSet<Plane>],
+        constant: &[Option<ConstantRows>],
+    ) -> Result<(), Error> {
         for (c, name) in self.coordinates.iter().enumerate() {
-            let touched = self.nodes.iter().zip(live).any(|(node, planes)| {
-                matches!(node.op, Op::Coordinate(d) if usize::from(d) == c) && !planes.is_empty()
-            });
+            let first = Plane::first(c as Coordinate);
+            let touched = self
+                .nodes
+                .iter()
+                .zip(live)
+                .any(|(node, planes)| match node.op {
+                    Op::Coordinate(d) => usize::from(d) == c && !planes.is_empty(),
+                    // A derivative that is a column of W needs no number of the coordinate.
+                    Op::Affine { .. } => {
+                        constant[node.inputs[0]].is_some() && planes.contains(&first)
+                    }
+                    _ => false,
+                });
             if !touched {
                 return Err(Error::UntouchedCoordinate { name: name.clone() });
             }

@@ -254,3 +254,6 @@ pub(crate) fn sum<T: Real, S: Isa>(simd: S, x: &[T]) -> T {
     }
     sum
 }
+
+#[cfg(test)]
+mod tests;

@@ -228,6 +228,15 @@ impl PartialEq for Field {
         let (x, y) = compared(self.0, other.0, "==");
         x == y
     }
+    #[expect(
+        clippy::partialeq_ne_impl,
+        reason = "the provided one hides the caller"
+    )]
+    #[track_caller]
+    fn ne(&self, other: &Self) -> bool {
+        let (x, y) = compared(self.0, other.0, "!=");
+        x != y
+    }
 }
 impl PartialOrd for Field {
     #[track_caller]
@@ -261,6 +270,15 @@ impl PartialEq<f64> for Field {
     fn eq(&self, other: &f64) -> bool {
         let (x, y) = compared(self.0, Handle::Const(*other), "==");
         x == y
+    }
+    #[expect(
+        clippy::partialeq_ne_impl,
+        reason = "the provided one hides the caller"
+    )]
+    #[track_caller]
+    fn ne(&self, other: &f64) -> bool {
+        let (x, y) = compared(self.0, Handle::Const(*other), "!=");
+        x != y
     }
 }
 impl PartialOrd<f64> for Field {
