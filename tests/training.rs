@@ -98,7 +98,7 @@ fn trajectories_of_the_paper() -> Result<(), Error> {
             for step in 1..=1000 {
                 let gradient = engine.evaluate(params.values())?.gradient;
                 method.step(params.values_mut(), &gradient)?;
-                let golden = &paper["trajectories"][name]["after"][step.to_string()];
+                let golden = &paper["trajectories"][name][format!("after {step}")];
                 if golden.is_null() {
                     continue;
                 }
@@ -123,7 +123,7 @@ fn the_loop_makes_the_same_steps() -> Result<(), Error> {
     let mut engine = Engine::new(&paper_problem(&params, &net)?)?;
     let report = Train::new(100).run(&mut engine, &mut params, &mut Adam::default())?;
     assert_eq!((report.stop, report.steps, report.step), (Stop::Steps, 100, 100));
-    let want = numbers(&paper["trajectories"]["adam"]["after"]["100"]["theta"]);
+    let want = numbers(&paper["trajectories"]["adam"]["after 100"]["theta"]);
     assert_close("theta after 100", params.values(), &want, 1e-13);
     Ok(())
 }
