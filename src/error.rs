@@ -1,5 +1,7 @@
 //! The one error type: what was given, what was expected, what to do.
 
+use std::path::Path;
+
 /// Everything that can be wrong with what a user gives. `at` is a place in the user's
 /// source, `file:line:column`.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -339,4 +341,16 @@ pub(crate) fn check_finite(what: &str, values: &[f64]) -> Result<(), Error> {
         }),
         None => Ok(()),
     }
+}
+
+/// Writes a text file, and makes its folder.
+pub(crate) fn write_text(path: &Path, text: &str) -> Result<(), Error> {
+    let fail = |error: std::io::Error| Error::File {
+        path: path.display().to_string(),
+        reason: error.to_string(),
+    };
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(fail)?;
+    }
+    std::fs::write(path, text).map_err(fail)
 }
