@@ -315,14 +315,14 @@ impl<'a> IntoIterator for &'a Planes {
 pub fn factor_pairs(target: &Plane, a: &Planes, b: &Planes) -> Vec<(usize, usize)> {
     match target {
         Plane::Partial(gamma) => {
-            let partials = |(i, plane): (usize, &Plane)| match plane {
-                Plane::Partial(alpha) => {
-                    let beta = Plane::Partial(gamma.minus(alpha)?);
-                    Some((i, b.position(&beta)?))
-                }
-                Plane::Laplacian(_) => None,
+            // Over what lies below γ, not over all of a: that may be a thousand planes.
+            let factors = |alpha: MultiIndex| {
+                let beta = Plane::Partial(gamma.minus(&alpha)?);
+                Some((a.position(&Plane::Partial(alpha))?, b.position(&beta)?))
             };
-            a.iter().enumerate().filter_map(partials).collect()
+            let mut pairs: Vec<_> = gamma.below().into_iter().filter_map(factors).collect();
+            pairs.sort_unstable();
+            pairs
         }
         Plane::Laplacian(set) => {
             let value = Plane::value();
@@ -339,24 +339,25 @@ pub fn factor_pairs(target: &Plane, a: &Planes, b: &Planes) -> Vec<(usize, usize
 /// Those planes of `target` that are sums of one or more planes of `generators`: where a
 /// nonlinear function of a jet with these planes can be non-zero.
 pub fn generated(target: &Planes, generators: &Planes) -> Planes {
-    let steps: Vec<&Plane> = generators.iter().filter(|p| !p.is_value()).collect();
     let mut reached: BTreeSet<Plane> = BTreeSet::new();
     let closed = target.closed();
     // Ascending order: what a plane is made of has been decided before it.
     for plane in &closed {
         let made = match plane {
-            Plane::Partial(gamma) => steps.iter().any(|step| match step {
-                Plane::Partial(beta) => gamma.minus(beta).is_some_and(|rest| {
-                    rest.order() == 0 || reached.contains(&Plane::Partial(rest))
-                }),
-                Plane::Laplacian(_) => false,
+            Plane::Partial(gamma) => gamma.below().into_iter().any(|beta| {
+                let rest = gamma.minus(&beta);
+                beta.order() > 0
+                    && generators.contains(&Plane::Partial(beta))
+                    && rest.is_some_and(|rest| {
+                        rest.order() == 0 || reached.contains(&Plane::Partial(rest))
+                    })
             }),
-            Plane::Laplacian(set) => steps.iter().any(|step| match step {
-                Plane::Partial(beta) => set
-                    .iter()
-                    .any(|&c| *beta == MultiIndex::pure(c, 1) || *beta == MultiIndex::pure(c, 2)),
-                Plane::Laplacian(_) => *step == plane,
-            }),
+            Plane::Laplacian(set) => {
+                let part = |&c: &Coordinate| {
+                    generators.contains(&Plane::first(c)) || generators.contains(&Plane::second(c))
+                };
+                generators.contains(plane) || set.iter().any(part)
+            }
         };
         if plane.is_value() || made {
             reached.insert(plane.clone());

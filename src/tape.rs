@@ -250,7 +250,16 @@ impl Tape {
                 | Op::Detach
                 | Op::Affine { .. } => {
                     for &input in &node.inputs {
-                        demand[input].extend(wanted.iter().cloned());
+                        // Of a coordinate only what it can hold: there may be thousands.
+                        let first = match self.nodes[input].op {
+                            Op::Coordinate(c) => Some(Plane::first(c)),
+                            _ => None,
+                        };
+                        let asks = |p: &&Plane| match &first {
+                            Some(first) => p.is_value() || *p == first || p.order() > MAX_ORDER,
+                            None => true,
+                        };
+                        demand[input].extend(wanted.iter().filter(asks).cloned());
                     }
                 }
                 Op::Derivative(_) | Op::Laplacian(_) => {
