@@ -416,6 +416,24 @@ fn c12_same_bits_for_any_number_of_threads() {
 }
 
 #[test]
+fn c12_one_engine_asked_by_several_threads_at_once() {
+    let (params, whole) = burgers(24, 700);
+    let engine = Engine::new(&whole).expect("an engine");
+    let want = bits(&engine.evaluate(params.values()).expect("an evaluation"));
+    std::thread::scope(|scope| {
+        let ask = || bits(&engine.evaluate(params.values()).expect("an evaluation"));
+        let threads: Vec<_> = (0..3)
+            .map(|_| scope.spawn(move || [ask(), ask(), ask()]))
+            .collect();
+        for thread in threads {
+            for got in thread.join().expect("no panic") {
+                assert_eq!(got, want);
+            }
+        }
+    });
+}
+
+#[test]
 fn c12_any_number_of_points() {
     // The mean over n points is that over each point by itself.
     let (params, _) = burgers(5, 1);

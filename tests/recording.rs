@@ -930,6 +930,37 @@ fn functions_with_a_kink() {
 }
 
 #[test]
+fn gradient_through_kinks() {
+    let mut params = Parameters::seeded(12);
+    let net = params
+        .mlp("u", &[2, 6, 5, 2], Elemental::Relu)
+        .expect("a network");
+    shake(&mut params);
+    let equation = Equation::record("eq", &params, ["x", "y"], |[x, y]| {
+        let [u, v] = net.at(&[x, y]);
+        u.d(x) + v.abs() * u + num_traits::Signed::signum(&v) * v.d(y)
+    })
+    .expect("an equation");
+    let points = Points::from_rows(&XY).expect("points");
+    let problem = Problem::new(&params, [Condition::new(&equation, points)]).expect("a problem");
+    let engine = Engine::new(&problem).expect("an engine");
+    let evaluation = engine.evaluate(params.values()).expect("an evaluation");
+    assert!(evaluation.loss > 1e-2);
+    let h = 1e-6;
+    let differences: Vec<f64> = (0..params.len())
+        .map(|i| {
+            let at = |step: f64| {
+                let mut theta = params.values().to_vec();
+                theta[i] += step;
+                engine.loss(&theta).expect("a loss")
+            };
+            (at(h) - at(-h)) / (2.0 * h)
+        })
+        .collect();
+    assert_close("gradient", &evaluation.gradient, &differences, 1e-9);
+}
+
+#[test]
 fn arithmetic_with_numbers_and_references() {
     let params = Parameters::new();
     let got = evaluate(&params, ["x"], &X, |[x]| {
@@ -1372,6 +1403,39 @@ fn laplacian_in_100_dimensions_holds_102_planes() {
         .sum();
     let u = net.eval(&params, &point).expect("u")[0];
     assert_close("Δu + u", &got[0], &[want + u], 1e-12);
+}
+
+#[test]
+fn laplacian_in_1024_dimensions() {
+    let (params, net) = network(&[1024, 3, 1]);
+    let names: Vec<String> = (0..1024).map(|i| format!("x{i}")).collect();
+    let equation = Equation::record_over("poisson", &params, &names, |x| {
+        let [u] = net.at(x);
+        u.laplacian(x)
+    })
+    .expect("poisson");
+    let point: Vec<f64> = (0..1024)
+        .map(|i| 0.1 * (f64::from(i) * 0.37).sin())
+        .collect();
+    let got = values(
+        &equation,
+        &params,
+        &Points::from_flat(1024, &point).expect("a point"),
+    )
+    .expect("values");
+    // One hidden layer: Σ c_j |w_j|² tanh''(z_j).
+    let weights = params.matrix("u.0.weight").expect("weights");
+    let biases = params.matrix("u.0.bias").expect("biases");
+    let outer = params.matrix("u.1.weight").expect("weights");
+    let want: f64 = (0..3)
+        .map(|j| {
+            let row = weights.row(j);
+            let z = row.iter().zip(&point).map(|(w, x)| w * x).sum::<f64>() + biases[j];
+            let second: f64 = 2.0 * Elemental::Tanh.taylor(z, 2)[2];
+            outer[j] * row.norm_squared() * second
+        })
+        .sum();
+    assert_close("Δu", &got[0], &[want], 1e-12);
 }
 
 #[test]
