@@ -10,10 +10,11 @@
 //! use dualtape::elemental::Elemental;
 //!
 //! // tanh and its derivatives at 20, where 1 - tanh² is already 0
-//! let c = Elemental::Tanh.taylor(20.0_f64, 2);
+//! let c = Elemental::Tanh.taylor(20.0_f64, 2)?;
 //! assert_eq!(c[0], 1.0);
 //! assert!((c[1] / 1.6993417021166356e-17 - 1.0).abs() < 1e-15);
 //! assert!((2.0 * c[2] / -3.3986834042332711e-17 - 1.0).abs() < 1e-15);
+//! # Ok::<(), dualtape::Error>(())
 //! ```
 //!
 //! # How

@@ -172,16 +172,15 @@ impl Engine {
     /// An engine.
     ///
     /// # Errors
-    /// A chunk that is not a multiple of 16 up to 1024, no threads, threads that cannot be
-    /// started.
+    /// A chunk that is not a multiple of 16, no threads, threads that cannot be started.
     pub fn with(problem: &Problem, options: &Options) -> Result<Self, Error> {
         if let Some(chunk) = options.chunk
-            && (chunk == 0 || chunk > MAX_CHUNK || !chunk.is_multiple_of(LANES))
+            && (chunk == 0 || !chunk.is_multiple_of(LANES))
         {
             return Err(Error::OutOfRange {
                 what: "the number of points a chunk".to_owned(),
                 given: chunk.to_string(),
-                expected: format!("a positive multiple of {LANES}, at most {MAX_CHUNK}"),
+                expected: format!("a positive multiple of {LANES}"),
             });
         }
         let pool = match options.threads {
@@ -421,8 +420,6 @@ pub fn values(
 const LANES: usize = 16;
 /// Points a chunk where nothing speaks against it.
 const CHUNK: usize = 64;
-/// The largest chunk.
-const MAX_CHUNK: usize = 1024;
 /// Bytes that a chunk's arena should not exceed, about half of a core's cache.
 const CACHE: usize = 1 << 20;
 /// Groups of a condition: enough to balance, few enough that their gradients stay small.
@@ -490,6 +487,8 @@ struct Task {
 #[derive(Debug, Default)]
 struct Share<T> {
     gradient: Vec<T>,
+    /// Seeds of one residual, lane by lane.
+    seeds: Vec<T>,
     /// Σ q r² or Σ q r.
     sum: f64,
 }
@@ -663,7 +662,6 @@ impl<T: Real> Runner<T> {
         share.sum = 0.0;
         share.gradient.clear();
         share.gradient.resize(self.parameters, T::ZERO);
-        let mut seeds = [T::ZERO; MAX_CHUNK];
         for chunk in task.chunks.clone() {
             let chunk = condition.chunk(chunk);
             let replay = self.replay(&condition.gradient, chunk.count, weights);
@@ -674,11 +672,13 @@ impl<T: Real> Runner<T> {
                     continue;
                 };
                 share.sum += condition.sum(residual, chunk.start, chunk.count);
-                let seeds = &mut seeds[..chunk.count];
-                for (lane, (seed, r)) in seeds.iter_mut().zip(residual).enumerate() {
-                    *seed = T::from_f64(condition.seed(r.to_f64(), chunk.start + lane));
-                }
-                replay.seed(root, workspace, seeds.iter().copied());
+                share.seeds.clear();
+                share.seeds.extend(
+                    residual[..chunk.count].iter().enumerate().map(|(lane, r)| {
+                        T::from_f64(condition.seed(r.to_f64(), chunk.start + lane))
+                    }),
+                );
+                replay.seed(root, workspace, share.seeds.iter().copied());
             }
             replay.reverse(workspace, Sink::Gradient(&mut share.gradient));
         }
@@ -889,6 +889,7 @@ impl<T: Real> Compiled<T> {
         let points = condition.points.len();
         let convert = |list: &[f64]| list.iter().map(|&x| T::from_f64(x)).collect();
         let chunk = chunk.unwrap_or_else(|| chunk_for::<T>(&gradient));
+        let chunk = chunk.min(points.next_multiple_of(LANES));
         let column = |name: &String| {
             let values = condition.points.column(name).unwrap_or_default();
             convert(values)

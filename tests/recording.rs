@@ -1431,7 +1431,7 @@ fn laplacian_in_1024_dimensions() {
         .map(|j| {
             let row = weights.row(j);
             let z = row.iter().zip(&point).map(|(w, x)| w * x).sum::<f64>() + biases[j];
-            let second: f64 = 2.0 * Elemental::Tanh.taylor(z, 2)[2];
+            let second: f64 = 2.0 * Elemental::Tanh.taylor(z, 2).unwrap()[2];
             outer[j] * row.norm_squared() * second
         })
         .sum();
