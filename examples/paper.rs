@@ -50,7 +50,9 @@ fn misuse(error: &lexopt::Error) -> ExitCode {
 
 fn run(json: bool) -> Result<(), Box<dyn std::error::Error>> {
     let golden: Value = serde_json::from_str(include_str!("../tests/data/paper.json"))?;
-    let names: Vec<&str> = list(&golden["param_order"]).filter_map(Value::as_str).collect();
+    let names: Vec<&str> = list(&golden["param_order"])
+        .filter_map(Value::as_str)
+        .collect();
     let mut params = Parameters::new();
     let net = params.mlp("y", &[1, 3, 3, 1], Tanh)?;
     params.set(&numbers(&golden["parameters"]["theta"]))?;
@@ -126,13 +128,25 @@ fn run(json: bool) -> Result<(), Box<dyn std::error::Error>> {
     row("R = y' + y", residual, number(&step["residual"]));
     row("R²", evaluation.losses[0], number(&step["loss_residual"]));
     row("(y(0) - 1)²", miss * miss, number(&step["loss_ic"]));
-    row("R² + 10 (y(0) - 1)²", evaluation.loss, number(&step["loss"]));
+    row(
+        "R² + 10 (y(0) - 1)²",
+        evaluation.loss,
+        number(&step["loss"]),
+    );
     heading("Its gradient, from one reverse sweep");
-    for ((name, got), want) in names.iter().zip(&evaluation.gradient).zip(numbers(&step["gradient"])) {
+    for ((name, got), want) in names
+        .iter()
+        .zip(&evaluation.gradient)
+        .zip(numbers(&step["gradient"]))
+    {
         row(name, *got, want);
     }
     heading("The gradient of y' at t = 0.5, from one reverse sweep");
-    for ((name, got), want) in names.iter().zip(&mixed).zip(numbers(&golden["mixed"]["t=0.5"][1])) {
+    for ((name, got), want) in names
+        .iter()
+        .zip(&mixed)
+        .zip(numbers(&golden["mixed"]["t=0.5"][1]))
+    {
         row(name, *got, want);
     }
     Ok(())
@@ -154,11 +168,17 @@ fn at(t: f64) -> Result<Points, Error> {
 
 fn heading(text: &str) {
     println!("\n{text}");
-    println!("  {:<20} {:>22} {:>22} {:>11}", "", "dualtape", "golden", "difference");
+    println!(
+        "  {:<20} {:>22} {:>22} {:>11}",
+        "", "dualtape", "golden", "difference"
+    );
 }
 
 fn row(name: &str, got: f64, want: f64) {
-    println!("  {name:<20} {got:>22.16} {want:>22.16} {:>11.1e}", got - want);
+    println!(
+        "  {name:<20} {got:>22.16} {want:>22.16} {:>11.1e}",
+        got - want
+    );
 }
 
 fn list(value: &Value) -> impl Iterator<Item = &Value> {

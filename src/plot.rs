@@ -116,7 +116,11 @@ impl Lines {
 
     fn add(mut self, name: &str, x: &[f64], y: &[f64], dashed: bool) -> Result<Self, Error> {
         if x.len() != y.len() {
-            return Err(Error::length(format!("y of the line `{name}`"), y.len(), x.len()));
+            return Err(Error::length(
+                format!("y of the line `{name}`"),
+                y.len(),
+                x.len(),
+            ));
         }
         self.lines.push(Line {
             name: name.to_owned(),
@@ -142,8 +146,13 @@ impl Lines {
         let drawable = |&(x, y): &(f64, f64)| {
             x.is_finite() && y.is_finite() && !(self.log.0 && x <= 0.0) && !(self.log.1 && y <= 0.0)
         };
-        let all: Vec<(f64, f64)> =
-            self.lines.iter().flat_map(|line| &line.points).copied().filter(drawable).collect();
+        let all: Vec<(f64, f64)> = self
+            .lines
+            .iter()
+            .flat_map(|line| &line.points)
+            .copied()
+            .filter(drawable)
+            .collect();
         if all.is_empty() {
             return Err(Error::Empty {
                 what: format!("the set of points that can be drawn in `{}`", self.title),
@@ -153,7 +162,8 @@ impl Lines {
         let y = Axis::over(all.iter().map(|p| p.1), self.log.1, 0.05);
         let corner = emptiest_corner(&all, &x, &y);
         let mut svg = String::new();
-        self.draw(&mut svg, x, y, corner, drawable).map_err(|error| drawing(&self.title, &error))?;
+        self.draw(&mut svg, x, y, corner, drawable)
+            .map_err(|error| drawing(&self.title, &error))?;
         Ok(sized(&svg))
     }
 
@@ -189,7 +199,11 @@ impl Lines {
             if !line.name.is_empty() {
                 legend.push((line, style));
             }
-            for piece in line.points.split(|point| !drawable(point)).filter(|p| !p.is_empty()) {
+            for piece in line
+                .points
+                .split(|point| !drawable(point))
+                .filter(|p| !p.is_empty())
+            {
                 let points = thinned(piece, &columns);
                 if line.dashed {
                     chart.draw_series([dashed(points, style)])?;
@@ -200,19 +214,36 @@ impl Lines {
         }
 
         // The legend, in its corner.
-        let longest = legend.iter().map(|(line, _)| line.name.chars().count()).max();
+        let longest = legend
+            .iter()
+            .map(|(line, _)| line.name.chars().count())
+            .max();
         let Some(longest) = longest else {
             return Ok(());
         };
         let (row, gap) = (20 * UNIT, 8 * UNIT);
         let width = 48 * UNIT + longest as i32 * 8 * UNIT;
         let height = row * legend.len() as i32 + 8 * UNIT;
-        let left = if corner.0 { area.0.end - gap - width } else { area.0.start + gap };
-        let top = if corner.1 { area.1.start + gap } else { area.1.end - gap - height };
+        let left = if corner.0 {
+            area.0.end - gap - width
+        } else {
+            area.0.start + gap
+        };
+        let top = if corner.1 {
+            area.1.start + gap
+        } else {
+            area.1.end - gap - height
+        };
         let frame = [(left, top), (left + width, top + height)];
         root.draw(&Rectangle::new(frame, WHITE.mix(0.85).filled()))?;
-        root.draw(&Rectangle::new(frame, ShapeStyle::from(&GRID).stroke_width(UNIT as u32)))?;
-        let text = (FONT, TICK).into_font().color(&INK).pos(Pos::new(HPos::Left, VPos::Center));
+        root.draw(&Rectangle::new(
+            frame,
+            ShapeStyle::from(&GRID).stroke_width(UNIT as u32),
+        ))?;
+        let text = (FONT, TICK)
+            .into_font()
+            .color(&INK)
+            .pos(Pos::new(HPos::Left, VPos::Center));
         for (place, (line, style)) in legend.into_iter().enumerate() {
             let y = top + 4 * UNIT + row / 2 + row * place as i32;
             let sample = vec![(left + 8 * UNIT, y), (left + 32 * UNIT, y)];
@@ -327,8 +358,9 @@ impl Map {
             (low, high) = (low - room, high + room);
         }
         let mut svg = String::new();
-        let (map, bar) =
-            self.draw(&mut svg, low, high).map_err(|error| drawing(&self.title, &error))?;
+        let (map, bar) = self
+            .draw(&mut svg, low, high)
+            .map_err(|error| drawing(&self.title, &error))?;
         // The cells lie above the background, the first element, and below all else.
         let cells = self.cells(&map, low, high) + &self.bar_cells(&bar);
         let place = svg.find("/>\n").map_or(0, |end| end + 3);
@@ -347,7 +379,9 @@ impl Map {
         let value = Axis::between(low, high, false);
         let bar_area = 74 * UNIT + value.label_width();
         let (left, _) = root.split_horizontally(SIZE.0 as i32 * UNIT - bar_area);
-        let [x, y] = self.axes.map(|(from, to, _)| Axis::between(from, to, false));
+        let [x, y] = self
+            .axes
+            .map(|(from, to, _)| Axis::between(from, to, false));
         let mut chart = ChartBuilder::on(&left)
             .margin(14 * UNIT)
             .margin_top(44 * UNIT)
@@ -359,7 +393,10 @@ impl Map {
         title(&root, &self.title, &map)?;
         let bar = (map.0.end + 24 * UNIT..map.0.end + 48 * UNIT, map.1.clone());
         let ink = ShapeStyle::from(&INK).stroke_width(UNIT as u32);
-        let text = (FONT, TICK).into_font().color(&INK).pos(Pos::new(HPos::Left, VPos::Center));
+        let text = (FONT, TICK)
+            .into_font()
+            .color(&INK)
+            .pos(Pos::new(HPos::Left, VPos::Center));
         for tick in &value.ticks {
             let (x, y) = (bar.0.end, value.map(tick, (bar.1.end, bar.1.start)));
             root.draw(&PathElement::new(vec![(x, y), (x + 5 * UNIT, y)], ink))?;
@@ -371,7 +408,15 @@ impl Map {
 
     /// The map itself: as fine as the budget of bytes allows.
     fn cells(&self, pixels: &Pixels, low: f64, high: f64) -> String {
-        let tries = [(2, 96), (2, 48), (3, 48), (4, 48), (4, 24), (6, 24), (8, 16)];
+        let tries = [
+            (2, 96),
+            (2, 48),
+            (3, 48),
+            (4, 48),
+            (4, 24),
+            (6, 24),
+            (8, 16),
+        ];
         let mut svg = String::new();
         for (block, levels) in tries {
             let colour = |value: f64| {
@@ -449,12 +494,11 @@ fn canvas(svg: &mut String) -> Result<Canvas<'_>, Box<dyn std::error::Error>> {
     Ok(root)
 }
 
-fn title(
-    root: &Canvas<'_>,
-    title: &str,
-    area: &Pixels,
-) -> Result<(), Box<dyn std::error::Error>> {
-    let text = (FONT, TITLE).into_font().color(&INK).pos(Pos::new(HPos::Center, VPos::Center));
+fn title(root: &Canvas<'_>, title: &str, area: &Pixels) -> Result<(), Box<dyn std::error::Error>> {
+    let text = (FONT, TITLE)
+        .into_font()
+        .color(&INK)
+        .pos(Pos::new(HPos::Center, VPos::Center));
     root.draw_text(title, &text, ((area.0.start + area.0.end) / 2, 25 * UNIT))?;
     Ok(())
 }
@@ -491,8 +535,9 @@ fn merged(pixels: &Pixels, block: i32, colour: impl Fn(f64, f64) -> Option<u32>)
     let middle = |place: i32, count: i32| (f64::from(place) + 0.5) / f64::from(count);
     for row in 0..rows {
         let y = 1.0 - middle(row, rows);
-        let colours: Vec<u32> =
-            (0..columns).map(|x| colour(middle(x, columns), y).unwrap_or(MISSING)).collect();
+        let colours: Vec<u32> = (0..columns)
+            .map(|x| colour(middle(x, columns), y).unwrap_or(MISSING))
+            .collect();
         let mut from = 0;
         for run in colours.chunk_by(|a, b| a == b) {
             let path = paths.entry(run[0]).or_default();
@@ -504,7 +549,10 @@ fn merged(pixels: &Pixels, block: i32, colour: impl Fn(f64, f64) -> Option<u32>)
     let mut svg = String::new();
     let scale = |length: i32, count: i32| f64::from(length) / f64::from(count);
     let (sx, sy) = (scale(width, columns), scale(height, rows));
-    let (x, y) = (f64::from(pixels.0.start), f64::from(pixels.1.start) + 0.5 * sy);
+    let (x, y) = (
+        f64::from(pixels.0.start),
+        f64::from(pixels.1.start) + 0.5 * sy,
+    );
     let _ = writeln!(
         svg,
         "<g shape-rendering=\"crispEdges\" stroke-width=\"1.06\" \
@@ -571,11 +619,16 @@ fn emptiest_corner(points: &[(f64, f64)], x: &Axis, y: &Axis) -> (bool, bool) {
         points.iter().filter(close).count()
     };
     let corners = [(true, true), (false, true), (true, false), (false, false)];
-    corners.into_iter().min_by_key(|corner| near(*corner)).unwrap_or((true, true))
+    corners
+        .into_iter()
+        .min_by_key(|corner| near(*corner))
+        .unwrap_or((true, true))
 }
 
 fn extent(values: impl Iterator<Item = f64>) -> (f64, f64) {
-    values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| (low.min(v), high.max(v)))
+    values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), v| {
+        (low.min(v), high.max(v))
+    })
 }
 
 /// An axis with its ticks, linear or logarithmic.
@@ -607,7 +660,11 @@ impl Axis {
     }
 
     fn between(low: f64, high: f64, log: bool) -> Self {
-        let (from, to) = if log { (low.log10(), high.log10()) } else { (low, high) };
+        let (from, to) = if log {
+            (low.log10(), high.log10())
+        } else {
+            (low, high)
+        };
         let within = |tick: &f64| {
             let slack = 1e-9 * (to - from);
             (from - slack..=to + slack).contains(&if log { tick.log10() } else { *tick })
@@ -622,13 +679,22 @@ impl Axis {
             multiples(step).filter(within).collect()
         } else if to - from >= 1.5 {
             step = ((to - from) / 8.0).ceil();
-            multiples(step).map(|k| 10_f64.powf(k)).filter(within).collect()
+            multiples(step)
+                .map(|k| 10_f64.powf(k))
+                .filter(within)
+                .collect()
         } else {
             let decades = from.floor() as i32..=to.ceil() as i32;
             let fine = |decade: i32| [1.0, 2.0, 5.0].map(|m| m * 10_f64.powi(decade));
             decades.flat_map(fine).filter(within).collect()
         };
-        Self { from, to, log, ticks, step }
+        Self {
+            from,
+            to,
+            log,
+            ticks,
+            step,
+        }
     }
 
     /// Where a value lies, from 0 to 1.
@@ -639,7 +705,11 @@ impl Axis {
 
     /// Units that the longest tick label takes, about.
     fn label_width(&self) -> i32 {
-        let longest = self.ticks.iter().map(|tick| self.format_ext(tick).chars().count()).max();
+        let longest = self
+            .ticks
+            .iter()
+            .map(|tick| self.format_ext(tick).chars().count())
+            .max();
         longest.unwrap_or(0) as i32 * 8 * UNIT
     }
 }
@@ -647,7 +717,9 @@ impl Axis {
 /// The least of 1, 2, 5, 10, 20, … that is not less.
 fn round_up(step: f64) -> f64 {
     let decade = 10_f64.powf(step.log10().floor());
-    let round = [1.0, 2.0, 5.0].into_iter().find(|m| m * decade >= step * (1.0 - 1e-9));
+    let round = [1.0, 2.0, 5.0]
+        .into_iter()
+        .find(|m| m * decade >= step * (1.0 - 1e-9));
     round.unwrap_or(10.0) * decade
 }
 
@@ -676,7 +748,11 @@ impl ValueFormatter<f64> for Axis {
     fn format_ext(&self, tick: &f64) -> String {
         if self.log {
             let plain = self.from >= -2.1 && self.to <= 4.0;
-            return if plain { format!("{tick}") } else { format!("{tick:.0e}") };
+            return if plain {
+                format!("{tick}")
+            } else {
+                format!("{tick:.0e}")
+            };
         }
         let largest = self.from.abs().max(self.to.abs());
         if !(1e-3..1e6).contains(&largest) {
@@ -688,7 +764,11 @@ impl ValueFormatter<f64> for Axis {
             return format!("{tick:.*e}", digits as usize);
         }
         let decimals = (-self.step.log10().floor()).max(0.0);
-        format!("{:.*}", decimals as usize, if *tick == 0.0 { 0.0 } else { *tick })
+        format!(
+            "{:.*}",
+            decimals as usize,
+            if *tick == 0.0 { 0.0 } else { *tick }
+        )
     }
 }
 
@@ -697,39 +777,84 @@ mod tests {
     use super::*;
 
     fn labels(axis: &Axis) -> Vec<String> {
-        axis.ticks.iter().map(|tick| axis.format_ext(tick)).collect()
+        axis.ticks
+            .iter()
+            .map(|tick| axis.format_ext(tick))
+            .collect()
     }
 
     #[test]
     fn ticks_are_round() {
         let cases: [(f64, f64, bool, &[&str]); 6] = [
             (-1.0, 1.0, false, &["-1.0", "-0.5", "0.0", "0.5", "1.0"]),
-            (0.0, 5000.0, false, &["0", "1000", "2000", "3000", "4000", "5000"]),
-            (-3e-5, 3e-5, false, &["-3e-5", "-2e-5", "-1e-5", "0", "1e-5", "2e-5", "3e-5"]),
-            (2e7, 2.6e7, false, &["2.0e7", "2.1e7", "2.2e7", "2.3e7", "2.4e7", "2.5e7", "2.6e7"]),
-            (1e-6, 1.0, true, &["1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "1e-1", "1e0"]),
+            (
+                0.0,
+                5000.0,
+                false,
+                &["0", "1000", "2000", "3000", "4000", "5000"],
+            ),
+            (
+                -3e-5,
+                3e-5,
+                false,
+                &["-3e-5", "-2e-5", "-1e-5", "0", "1e-5", "2e-5", "3e-5"],
+            ),
+            (
+                2e7,
+                2.6e7,
+                false,
+                &[
+                    "2.0e7", "2.1e7", "2.2e7", "2.3e7", "2.4e7", "2.5e7", "2.6e7",
+                ],
+            ),
+            (
+                1e-6,
+                1.0,
+                true,
+                &["1e-6", "1e-5", "1e-4", "1e-3", "1e-2", "1e-1", "1e0"],
+            ),
             (0.9, 6.0, true, &["1", "2", "5"]),
         ];
         for (low, high, log, want) in cases {
-            assert_eq!(labels(&Axis::between(low, high, log)), want, "{low} to {high}");
+            assert_eq!(
+                labels(&Axis::between(low, high, log)),
+                want,
+                "{low} to {high}"
+            );
         }
     }
 
     #[test]
     fn awkward_ranges_have_few_ticks() {
-        for (low, high) in [(0.0, 1e-300), (-1e300, 1e300), (0.1, 0.1000001), (3.0, 17.0)] {
+        for (low, high) in [
+            (0.0, 1e-300),
+            (-1e300, 1e300),
+            (0.1, 0.1000001),
+            (3.0, 17.0),
+        ] {
             let axis = Axis::over([low, high].into_iter(), false, 0.05);
-            assert!((2..=9).contains(&axis.ticks.len()), "{low} to {high}: {:?}", labels(&axis));
+            assert!(
+                (2..=9).contains(&axis.ticks.len()),
+                "{low} to {high}: {:?}",
+                labels(&axis)
+            );
         }
         for (low, high) in [(1e-300, 1.0), (1e-16, 3.0), (2.0, 2.0), (2.0, 2.1)] {
             let axis = Axis::over([low, high].into_iter(), true, 0.05);
-            assert!(axis.ticks.len() <= 9, "{low} to {high}: {:?}", labels(&axis));
+            assert!(
+                axis.ticks.len() <= 9,
+                "{low} to {high}: {:?}",
+                labels(&axis)
+            );
         }
     }
 
     #[test]
     fn colours_run_from_end_to_end() {
-        assert_eq!((blend(&VIRIDIS, 0.0), blend(&VIRIDIS, 1.0)), (0x44_0154, 0xfd_e725));
+        assert_eq!(
+            (blend(&VIRIDIS, 0.0), blend(&VIRIDIS, 1.0)),
+            (0x44_0154, 0xfd_e725)
+        );
         assert_eq!(blend(&BLUE_RED, 0.5), 0xf7_f7f7);
     }
 
@@ -747,7 +872,10 @@ mod tests {
     fn merged_cells_cover_every_block_once() {
         let svg = merged(&(10..31, 5..18), 2, |x, y| Some(u32::from(x > y)));
         let runs = svg.split('h').filter_map(|piece| {
-            piece.split(['M', '"']).next().and_then(|length| length.parse::<usize>().ok())
+            piece
+                .split(['M', '"'])
+                .next()
+                .and_then(|length| length.parse::<usize>().ok())
         });
         assert_eq!(runs.sum::<usize>(), 10 * 6);
     }
@@ -769,10 +897,15 @@ mod tests {
         assert!(Map::new("nothing", axes, &[f64::NAN; 4])?.to_svg().is_err());
         Map::new("constant", axes, &[0.0, 0.0, f64::NAN, 0.0])?.to_svg()?;
         assert!(Lines::new("ragged").line("a", &[0.0], &[]).is_err());
-        let message = Lines::new("log of 0").log_y().line("a", &[1.0], &[0.0])?.to_svg();
+        let message = Lines::new("log of 0")
+            .log_y()
+            .line("a", &[1.0], &[0.0])?
+            .to_svg();
         let message = message.expect_err("nothing to draw").to_string();
         assert!(message.contains("log of 0"), "{message}");
-        Lines::new("<&> a point").line("<a & b>", &[1.0], &[1.0])?.to_svg()?;
+        Lines::new("<&> a point")
+            .line("<a & b>", &[1.0], &[1.0])?
+            .to_svg()?;
         Ok(())
     }
 }

@@ -33,12 +33,11 @@ type Redraw<'a> = Box<dyn FnMut(&mut Engine, &Parameters) -> Result<(), Error> +
 /// let points = Points::grid(&[(0.0, 1.0, 30)])?;
 /// let problem = Problem::new(&params, [Condition::new(&decay, points)])?;
 ///
-/// let report = Train::new(2000)
-///     .tolerance(1e-6)
-///     .log_every(10)
-///     .run(&mut Engine::new(&problem)?, &mut params, &mut Adam::new(1e-2)?)?;
-/// println!("{report}");
-/// assert!(report.loss <= 1e-6);
+/// let mut engine = Engine::new(&problem)?;
+/// let mut adam = Adam::new(1e-2)?.betas(0.9, 0.99)?;
+/// let report = Train::new(3000).tolerance(1e-4).run(&mut engine, &mut params, &mut adam)?;
+/// println!("{report}"); // tolerance reached after … steps in … s; loss …
+/// assert!(report.loss <= 1e-4);
 /// assert_eq!(report.history.columns(), ["step", "seconds", "rate", "loss", "loss.decay"]);
 /// # Ok::<(), dualtape::Error>(())
 /// ```
@@ -215,7 +214,8 @@ impl<'a> Train<'a> {
         every: usize,
         metric: impl FnMut(&Parameters) -> Result<f64, Error> + 'a,
     ) -> Self {
-        self.metrics.push((name.to_owned(), every, Box::new(metric)));
+        self.metrics
+            .push((name.to_owned(), every, Box::new(metric)));
         self
     }
 
@@ -359,7 +359,11 @@ impl<'a> Train<'a> {
             bar.abandon();
         }
 
-        let kept = if self.keep_last || best.loss.is_infinite() { &last } else { &best };
+        let kept = if self.keep_last || best.loss.is_infinite() {
+            &last
+        } else {
+            &best
+        };
         parameters.values_mut().copy_from_slice(&kept.theta);
         // Recomputed, so that what is reported is what anyone finds at these parameters.
         let losses = engine.losses(parameters.values());
@@ -388,9 +392,20 @@ impl<'a> Train<'a> {
         not_negative("the time limit in seconds", self.seconds)?;
         not_negative("the tolerance", self.tolerance)?;
         let log = [("the log interval", self.log_every)];
-        let redraw = self.redraw.as_ref().map(|(every, _)| ("the redraw interval", *every));
-        let metrics = self.metrics.iter().map(|(_, every, _)| ("the interval of a metric", *every));
-        match log.into_iter().chain(redraw).chain(metrics).find(|(_, every)| *every == 0) {
+        let redraw = self
+            .redraw
+            .as_ref()
+            .map(|(every, _)| ("the redraw interval", *every));
+        let metrics = self
+            .metrics
+            .iter()
+            .map(|(_, every, _)| ("the interval of a metric", *every));
+        match log
+            .into_iter()
+            .chain(redraw)
+            .chain(metrics)
+            .find(|(_, every)| *every == 0)
+        {
             Some((what, _)) => Err(Error::OutOfRange {
                 what: what.to_owned(),
                 given: "0".to_owned(),
@@ -401,16 +416,23 @@ impl<'a> Train<'a> {
     }
 
     fn history(&self, engine: &Engine, parameters: &Parameters) -> Result<History, Error> {
-        let mut columns: Vec<String> =
-            ["step", "seconds", "rate", "loss"].map(str::to_owned).to_vec();
-        columns.extend(engine.conditions().iter().map(|name| format!("loss.{name}")));
+        let mut columns: Vec<String> = ["step", "seconds", "rate", "loss"]
+            .map(str::to_owned)
+            .to_vec();
+        columns.extend(
+            engine
+                .conditions()
+                .iter()
+                .map(|name| format!("loss.{name}")),
+        );
         let coefficients = coefficients(parameters).map(|(name, _)| name.to_owned());
         columns.extend(coefficients);
         columns.extend(self.metrics.iter().map(|(name, ..)| name.clone()));
         for (place, name) in columns.iter().enumerate() {
             if columns[..place].contains(name) {
                 return Err(Error::DuplicateName {
-                    what: "columns of the history (conditions, coefficients and metrics)".to_owned(),
+                    what: "columns of the history (conditions, coefficients and metrics)"
+                        .to_owned(),
                     name: name.clone(),
                 });
             }
@@ -430,7 +452,10 @@ impl<'a> Train<'a> {
             let template = "{bar:24} {pos}/{len} {elapsed} (left {eta})  {wide_msg}";
             (ProgressBar::new(self.steps as u64), template)
         } else {
-            (ProgressBar::no_length(), "{spinner} {pos} {elapsed}  {wide_msg}")
+            (
+                ProgressBar::no_length(),
+                "{spinner} {pos} {elapsed}  {wide_msg}",
+            )
         };
         if bar.is_hidden() {
             return None;
@@ -467,7 +492,9 @@ impl Kept {
 /// Names and places of the trainable coefficients.
 fn coefficients(parameters: &Parameters) -> impl Iterator<Item = (&str, usize)> {
     let blocks = parameters.blocks().iter();
-    blocks.filter(|block| block.name == block.group).map(|block| (block.name.as_str(), block.offset))
+    blocks
+        .filter(|block| block.name == block.group)
+        .map(|block| (block.name.as_str(), block.offset))
 }
 
 fn same_count(what: &str, given: usize, expected: usize) -> Result<(), Error> {
@@ -482,11 +509,17 @@ fn message(loss: f64, losses: &[f64], conditions: &[String], history: &History) 
     let mut text = format!("loss {loss:.2e}");
     if losses.len() > 1 {
         let parts = conditions.iter().zip(losses);
-        let parts: Vec<String> = parts.map(|(name, loss)| format!("{name} {loss:.1e}")).collect();
+        let parts: Vec<String> = parts
+            .map(|(name, loss)| format!("{name} {loss:.1e}"))
+            .collect();
         let _ = write!(text, " ({})", parts.join(", "));
     }
     for column in 4 + losses.len()..history.columns.len() {
-        let last = history.rows().rev().map(|row| row[column]).find(|x| !x.is_nan());
+        let last = history
+            .rows()
+            .rev()
+            .map(|row| row[column])
+            .find(|x| !x.is_nan());
         if let Some(last) = last {
             let _ = write!(text, "  {} {last:.3e}", history.columns[column]);
         }
@@ -549,7 +582,12 @@ impl History {
                 name.clone()
             }
         };
-        let mut text = self.columns.iter().map(quoted).collect::<Vec<_>>().join(",");
+        let mut text = self
+            .columns
+            .iter()
+            .map(quoted)
+            .collect::<Vec<_>>()
+            .join(",");
         text.push('\n');
         for row in self.rows() {
             for (place, number) in row.iter().enumerate() {
@@ -603,26 +641,41 @@ mod tests {
     fn csv_and_json() {
         let csv = "step,loss,\"a, \"\"b\"\"\"\n0.0,0.5,\n10.0,1e-9,0.25\n";
         assert_eq!(table().to_csv(), csv);
-        let json = r#"{"columns":["step","loss","a, \"b\""],"rows":[[0.0,0.5,null],[10.0,1e-9,0.25]]}"#;
+        let json =
+            r#"{"columns":["step","loss","a, \"b\""],"rows":[[0.0,0.5,null],[10.0,1e-9,0.25]]}"#;
         assert_eq!(table().to_json(), json);
     }
 
     #[test]
     fn columns_by_name() {
         assert_eq!(table().column("loss").expect("loss"), [0.5, 1e-9]);
-        let message = table().column("error").expect_err("no such column").to_string();
+        let message = table()
+            .column("error")
+            .expect_err("no such column")
+            .to_string();
         assert!(message.contains("step, loss"), "{message}");
     }
 
     #[test]
     fn the_bar_shows_losses_by_condition_and_the_last_metric() {
-        let names = ["step", "seconds", "rate", "loss", "loss.pde", "loss.start", "rel_l2"];
+        let names = [
+            "step",
+            "seconds",
+            "rate",
+            "loss",
+            "loss.pde",
+            "loss.start",
+            "rel_l2",
+        ];
         let history = History {
             columns: names.map(str::to_owned).to_vec(),
             numbers: [[0.0; 7], [f64::NAN; 7]].concat(),
         };
         let conditions = ["pde", "start"].map(str::to_owned);
         let text = message(0.75, &[0.5, 0.25], &conditions, &history);
-        assert_eq!(text, "loss 7.50e-1 (pde 5.0e-1, start 2.5e-1)  rel_l2 0.000e0");
+        assert_eq!(
+            text,
+            "loss 7.50e-1 (pde 5.0e-1, start 2.5e-1)  rel_l2 0.000e0"
+        );
     }
 }
