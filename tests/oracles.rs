@@ -490,7 +490,7 @@ fn gradient_size(engine: &Engine, params: &Parameters) -> f64 {
 }
 
 proptest! {
-    #![proptest_config(config(192))]
+    #![proptest_config(config(256))]
 
     /// (a) Residuals with all their derivatives in the coordinates, by nested numbers.
     #[test]
@@ -522,7 +522,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(config(128))]
+    #![proptest_config(config(256))]
 
     /// (b) The error of central differences falls by four when the step halves, down to the
     /// floor of rounding.
@@ -676,7 +676,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(config(64))]
+    #![proptest_config(config(256))]
 
     /// (a) again: each number type of num-dual, for the network alone.
     #[test]
