@@ -2,7 +2,7 @@
 //! and reverse time. Knows sizes and order, no numbers.
 
 use crate::elemental::Elemental;
-use crate::kernel::jet::{Mode, Table};
+use crate::kernel::jet::{Mode, Quadratic, Table};
 use crate::plane::{Plane, Planes, factor_pairs, generated};
 use crate::record::Equation;
 use crate::tape::{ConstantRows, Held, NodeId, Op, Tape};
@@ -130,6 +130,15 @@ pub(crate) struct Term {
     pub(crate) mode: Mode,
 }
 
+/// A plane that is a fixed combination of columns of W.
+#[derive(Debug, Clone)]
+pub(crate) struct ColumnSum {
+    /// Its place in the destination.
+    pub(crate) place: usize,
+    /// Columns and factors.
+    pub(crate) parts: Vec<(usize, f64)>,
+}
+
 /// Planes `place..place + len` of some rows, to be set to 0.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Zero {
@@ -154,7 +163,9 @@ pub(crate) struct Composition {
     /// v without its value, d without its value.
     pub(crate) value: Table,
     pub(crate) derivative: Table,
-    /// Places of the values in v and d.
+    /// The same sums without a scratch row, where no order is above 2.
+    pub(crate) quadratic: Option<Quadratic>,
+    /// Place of the value in v.
     pub(crate) value_place: Option<usize>,
     /// Planes of scratch.
     pub(crate) scratch: usize,
@@ -211,8 +222,8 @@ pub(crate) enum Step {
         /// Place of the value in dst.
         value: Option<usize>,
         runs: Vec<Run>,
-        /// Planes that are fixed combinations of columns of W: place in dst, (column, factor).
-        columns: Vec<(usize, Vec<(usize, f64)>)>,
+        /// Planes that are not multiplied out.
+        columns: Vec<ColumnSum>,
     },
     Select {
         dst: BufferId,
@@ -232,7 +243,7 @@ pub(crate) enum Step {
         bias: Option<usize>,
         value: Option<usize>,
         runs: Vec<Run>,
-        columns: Vec<(usize, Vec<(usize, f64)>)>,
+        columns: Vec<ColumnSum>,
         /// The input may be NaN in lanes that a selection did not take.
         guarded: bool,
     },
@@ -836,17 +847,16 @@ impl Builder<'_> {
     }
 
     /// Which planes of an affine map are multiplied out, and which are columns of W.
-    fn affine_planes(
-        &self,
-        id: NodeId,
-        input: NodeId,
-    ) -> (Vec<Run>, Vec<(usize, Vec<(usize, f64)>)>) {
+    fn affine_planes(&self, id: NodeId, input: NodeId) -> (Vec<Run>, Vec<ColumnSum>) {
         let own = self.planes(id);
         let mut columns = Vec::new();
         let mut runs: Vec<Run> = Vec::new();
         for (dst, plane) in own.iter().enumerate() {
             match &self.held[input].constant {
-                Some(rows) if !plane.is_value() => columns.push((dst, column_sum(rows, plane))),
+                Some(rows) if !plane.is_value() => columns.push(ColumnSum {
+                    place: dst,
+                    parts: column_sum(rows, plane),
+                }),
                 _ => {
                     if let Some(src) = self.planes(input).position(plane) {
                         push_run(&mut runs, src, dst);
@@ -1284,6 +1294,24 @@ impl Composition {
             powers,
             value: sums(own, &|m| m),
             derivative: sums(derivative, &|m| scaled + m - 1),
+            quadratic: (order <= 2).then(|| {
+                let mut quadratic = Quadratic::default();
+                for plane in wanted.iter().filter(|p| !p.is_value()) {
+                    quadratic.push(
+                        argument.position(plane),
+                        &factor_pairs(plane, &steps, &steps)
+                            .into_iter()
+                            .filter_map(|(i, j)| {
+                                let place = |i: usize| argument.position(steps.get(i)?);
+                                Some((place(i)?, place(j)?))
+                            })
+                            .collect::<Vec<_>>(),
+                        own.position(plane),
+                        derivative.position(plane),
+                    );
+                }
+                quadratic
+            }),
             value_place: own.position(&Plane::value()),
             scratch: next,
         }

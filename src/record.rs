@@ -125,12 +125,14 @@ thread_local! {
     static RECORDER: RefCell<Option<Recorder>> = const { RefCell::new(None) };
 }
 
+type Ids = SmallVec<[NodeId; 2]>;
+
 struct Recorder {
     session: u32,
     owner: u64,
     nodes: Vec<Node>,
     /// Places of nodes by kind and inputs: equal ones are shared.
-    index: HashMap<(Discriminant<Op>, SmallVec<[NodeId; 2]>), SmallVec<[NodeId; 2]>>,
+    index: HashMap<(Discriminant<Op>, Ids), Ids>,
     columns: Vec<String>,
     /// Networks and coefficients that were recorded, with what they made.
     groups: Vec<(String, SmallVec<[NodeId; 1]>)>,

@@ -3,9 +3,11 @@
 
 use crate::elemental::Elemental;
 use crate::kernel::gemm::{Packed, Start, multiply, outer, row_sums};
-use crate::kernel::jet::{Mode, Table, axpy, bilinear, bilinear_guarded, sum};
+use crate::kernel::jet::{Mode, Table, axpy, bilinear, bilinear_guarded, quadratic, sum};
 use crate::kernel::simd::{InstructionSet, Isa, Kernel, on};
-use crate::plan::{BufferId, Composition, Layout, Plan, Root, Run, Step, Term, WeightKey, Zero};
+use crate::plan::{
+    BufferId, ColumnSum, Composition, Layout, Plan, Root, Run, Step, Term, WeightKey, Zero,
+};
 use crate::real::Real;
 use std::ops::Range;
 
@@ -552,6 +554,19 @@ impl<T: Real> Kernel for Compose<'_, T> {
                 self.elemental
                     .coefficients::<T, false>(&z[..lanes], program.order, coefficients);
             }
+            if let Some(rule) = &program.quadratic {
+                let coefficients = &scratch[..(program.order + 1) * lanes];
+                let mut d = self.d.as_mut().map(|(d, rows)| rows.of_mut(d, row));
+                if quadratic(simd, rule, coefficients, z, v, d.as_deref_mut(), lanes) {
+                    if let Some(place) = program.value_place {
+                        v[place * lanes..][..lanes].copy_from_slice(&scratch[..lanes]);
+                    }
+                    if let Some(d) = d {
+                        d[..lanes].copy_from_slice(&scratch[lanes..2 * lanes]);
+                    }
+                    continue;
+                }
+            }
             let argument = program.argument * lanes;
             scratch[argument..argument + z.len()].copy_from_slice(z);
             for (place, table) in &program.powers {
@@ -605,7 +620,7 @@ struct Affine<'a, T> {
     bias: Option<&'a [T]>,
     value: Option<usize>,
     runs: &'a [Run],
-    columns: &'a [(usize, Vec<(usize, f64)>)],
+    columns: &'a [ColumnSum],
     lanes: usize,
     a: &'a [T],
     a_rows: Rows,
@@ -646,7 +661,7 @@ impl<T: Real> Kernel for Affine<'_, T> {
                 z[place * lanes..][..lanes].fill(bias);
             }
             let weight = &self.weight[row * inputs..][..inputs];
-            for (place, parts) in self.columns {
+            for ColumnSum { place, parts } in self.columns {
                 let mut sum = T::ZERO;
                 for &(column, factor) in parts {
                     sum += weight[column] * T::from_f64(factor);
@@ -858,7 +873,7 @@ struct WeightAdjoint<'a, 's, T> {
     bias: Option<usize>,
     value: Option<usize>,
     runs: &'a [Run],
-    columns: &'a [(usize, Vec<(usize, f64)>)],
+    columns: &'a [ColumnSum],
     lanes: usize,
     zbar: &'a [T],
     zbar_rows: Rows,
@@ -905,7 +920,7 @@ impl<T: Real> Kernel for WeightAdjoint<'_, '_, T> {
                     );
                 }
                 let gradient = &mut gradient[weight];
-                for (place, parts) in self.columns {
+                for ColumnSum { place, parts } in self.columns {
                     for row in 0..key.rows {
                         let total = sum(simd, &zbar_rows.of(zbar, row)[place * lanes..][..lanes]);
                         for &(column, factor) in parts {
@@ -931,7 +946,7 @@ impl<T: Real> Kernel for WeightAdjoint<'_, '_, T> {
                             }
                         }
                     }
-                    for (place, parts) in self.columns {
+                    for ColumnSum { place, parts } in self.columns {
                         for &(column, factor) in parts {
                             let at = (key.offset + row * key.columns + column) * lanes;
                             axpy(

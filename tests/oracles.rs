@@ -440,6 +440,11 @@ impl Built {
         })
     }
 
+    /// The points, one by one.
+    fn rows(&self) -> impl Iterator<Item = Vec<f64>> {
+        (0..self.points.len()).map(|n| self.points.point(n))
+    }
+
     fn problem(&self) -> Problem {
         let condition = Condition::new(&self.equation, self.points.clone()).weight(1.5);
         Problem::new(&self.params, [condition]).expect("a problem")
@@ -485,15 +490,14 @@ fn gradient_size(engine: &Engine, params: &Parameters) -> f64 {
 }
 
 proptest! {
-    #![proptest_config(config(192))]
+    #![proptest_config(config(256))]
 
     /// (a) Residuals with all their derivatives in the coordinates, by nested numbers.
     #[test]
     fn derivatives_in_the_coordinates(case in case()) {
         let built = case.build();
         let got = values(&built.equation, &built.params, &built.points).expect("values");
-        for n in 0..case.points {
-            let x = built.points.point(n);
+        for (n, x) in built.rows().enumerate() {
             for (i, residual) in case.residuals.iter().enumerate() {
                 let mut want = residual.oracle(&built, &x, built.y[n]);
                 if i == 0 {
@@ -518,7 +522,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(config(128))]
+    #![proptest_config(config(256))]
 
     /// (b) The error of central differences falls by four when the step halves, down to the
     /// floor of rounding.
@@ -609,8 +613,7 @@ proptest! {
             engine.residuals("random", theta).expect("residuals")
         });
         let mut size: f64 = 1.0;
-        for n in 0..case.points {
-            let x = built.points.point(n);
+        for (n, x) in built.rows().enumerate() {
             for (i, residual) in case.residuals.iter().enumerate() {
                 let own = residual.oracle(&built, &x, built.y[n]).size + 2.0;
                 size = size.max(own);
@@ -673,7 +676,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(config(64))]
+    #![proptest_config(config(256))]
 
     /// (a) again: each number type of num-dual, for the network alone.
     #[test]
@@ -691,8 +694,7 @@ proptest! {
             all
         }).expect("an equation");
         let got = values(&equation, params, &built.points).expect("values");
-        for n in 0..case.points.min(5) {
-            let x = built.points.point(n);
+        for (n, x) in built.rows().enumerate().take(5) {
             fn first<D: DualNum<Primitive = f64> + Copy>(
                 net: &Mlp, params: &Parameters, x: &[f64], a: D, b: Option<D>,
             ) -> D {
@@ -705,7 +707,7 @@ proptest! {
                 net.eval(params, &point).expect("u")[0]
             }
             let (a, b) = (x[0], x[last]);
-            let mut want = vec![f64::NAN; 7];
+            let mut want = [f64::NAN; 7];
             let d = first(net, params, &x, Dual64::from_re(a).derivative(), None);
             (want[0], want[1]) = (d.re, d.eps);
             let d = first(net, params, &x, Dual3_64::from_re(a).derivative(), None);

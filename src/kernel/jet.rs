@@ -217,6 +217,162 @@ pub(crate) fn bilinear_guarded<T: Real>(
     }
 }
 
+/// A composition of second order: for each plane of v or d, which plane of z enters it
+/// linearly, and which products of planes of z.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Quadratic {
+    planes: Vec<QuadraticPlane>,
+    /// Places in z; those before `doubled` count twice.
+    pairs: Vec<(u16, u16)>,
+}
+
+#[derive(Debug, Clone)]
+struct QuadraticPlane {
+    linear: Option<u16>,
+    doubled: u32,
+    end: u32,
+    v: Option<u16>,
+    d: Option<u16>,
+}
+
+impl Quadratic {
+    /// Adds a plane: its place in z, all ordered pairs of places in z that make it, its
+    /// places in v and d.
+    pub(crate) fn push(
+        &mut self,
+        linear: Option<usize>,
+        pairs: &[(usize, usize)],
+        v: Option<usize>,
+        d: Option<usize>,
+    ) {
+        let narrow = |&(i, j): &(usize, usize)| (i as u16, j as u16);
+        self.pairs
+            .extend(pairs.iter().filter(|(i, j)| i < j).map(narrow));
+        let doubled = self.pairs.len() as u32;
+        self.pairs
+            .extend(pairs.iter().filter(|(i, j)| i == j).map(narrow));
+        let place = |place: usize| place as u16;
+        self.planes.push(QuadraticPlane {
+            linear: linear.map(place),
+            doubled,
+            end: self.pairs.len() as u32,
+            v: v.map(place),
+            d: d.map(place),
+        });
+    }
+}
+
+/// One row of a composition of second order, without the values: with c the Taylor
+/// coefficients 0 to 3 (0 to 2 if d is not wanted) and q = Σ z_i z_j,
+/// `v = c_1 z + c_2 q` and `d = 2c_2 z + 3c_3 q`, plane by plane.
+#[inline(always)]
+pub(crate) fn quadratic<T: Real, S: Isa>(
+    simd: S,
+    rule: &Quadratic,
+    coefficients: &[T],
+    z: &[T],
+    v: &mut [T],
+    d: Option<&mut [T]>,
+    lanes: usize,
+) -> bool {
+    let width = lanes / T::lanes::<S>();
+    if width * T::lanes::<S>() != lanes {
+        return false;
+    }
+    let (c, _) = T::as_vectors::<S>(coefficients);
+    let (z, _) = T::as_vectors::<S>(z);
+    let (v, _) = T::as_vectors_mut::<S>(v);
+    let (d, _) = T::as_vectors_mut::<S>(d.unwrap_or_default());
+    let mut at = 0;
+    while at + 4 <= width {
+        quadratic_block::<T, S, 4>(simd, rule, c, z, v, d, width, at);
+        at += 4;
+    }
+    while at < width {
+        quadratic_block::<T, S, 1>(simd, rule, c, z, v, d, width, at);
+        at += 1;
+    }
+    true
+}
+
+#[inline(always)]
+fn load<T: Real, S: Isa, const N: usize>(numbers: &[T::Vector<S>], at: usize) -> [T::Vector<S>; N] {
+    let from = &numbers[at..][..N];
+    std::array::from_fn(
+        #[inline(always)]
+        |n| from[n],
+    )
+}
+
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "one block of one call site")]
+fn quadratic_block<T: Real, S: Isa, const N: usize>(
+    simd: S,
+    rule: &Quadratic,
+    c: &[T::Vector<S>],
+    z: &[T::Vector<S>],
+    v: &mut [T::Vector<S>],
+    d: &mut [T::Vector<S>],
+    width: usize,
+    at: usize,
+) {
+    let zero = [T::splat(simd, T::ZERO); N];
+    let planes = c.len() / width.max(1);
+    let c1 = if planes > 1 {
+        load::<T, S, N>(c, width + at)
+    } else {
+        zero
+    };
+    let c2 = if planes > 2 {
+        load::<T, S, N>(c, 2 * width + at)
+    } else {
+        zero
+    };
+    let c3 = if planes > 3 {
+        load::<T, S, N>(c, 3 * width + at)
+    } else {
+        zero
+    };
+    let three = T::splat(simd, T::ONE + T::ONE + T::ONE);
+    let (mut e1, mut e2) = (zero, zero);
+    for n in 0..N {
+        e1[n] = <T as Lanes>::add(simd, c2[n], c2[n]);
+        e2[n] = <T as Lanes>::mul(simd, three, c3[n]);
+    }
+    let mut next = 0;
+    for plane in &rule.planes {
+        let linear = match plane.linear {
+            Some(place) => load::<T, S, N>(z, usize::from(place) * width + at),
+            None => zero,
+        };
+        let (mut first, mut second) = (zero, zero);
+        for n in 0..N {
+            first[n] = <T as Lanes>::mul(simd, c1[n], linear[n]);
+            second[n] = <T as Lanes>::mul(simd, e1[n], linear[n]);
+        }
+        let (doubled, end) = (plane.doubled as usize, plane.end as usize);
+        if end > next {
+            let mut q =
+                products::<T, S, N>(simd, &rule.pairs[next..doubled], z, z, width, at, zero);
+            for q in &mut q {
+                *q = <T as Lanes>::add(simd, *q, *q);
+            }
+            let q = products::<T, S, N>(simd, &rule.pairs[doubled..end], z, z, width, at, q);
+            for n in 0..N {
+                first[n] = T::mul_add(simd, c2[n], q[n], first[n]);
+                second[n] = T::mul_add(simd, e2[n], q[n], second[n]);
+            }
+            next = end;
+        }
+        if let Some(place) = plane.v {
+            v[usize::from(place) * width + at..][..N].copy_from_slice(&first);
+        }
+        if let Some(place) = plane.d {
+            d[usize::from(place) * width + at..][..N].copy_from_slice(&second);
+        }
+    }
+}
+
 /// `dst (=|+=) factor·src`.
 #[inline(always)]
 pub(crate) fn axpy<T: Real>(factor: T, src: &[T], dst: &mut [T], mode: Mode) {
