@@ -30,7 +30,7 @@
 //! recorded values is an error, and [`select`] takes its place. `f32` and `f64` only.
 //!
 //! # Where to start
-//! The [course](course) is five short pages. [`Equation::record`] writes an equation down,
+//! The [course] is five short pages. [`Equation::record`] writes an equation down,
 //! [`Problem`] puts it on points, [`Engine`] evaluates it. [`dual`] shows the idea at one
 //! point, readable from end to end.
 //!
