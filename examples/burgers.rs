@@ -127,7 +127,11 @@ fn run(settings: &Settings) -> Result<(), Error> {
     let step = report.history.column("step")?;
     let mut curves = Lines::new("Training").labels("step", "").log_y();
     for name in ["loss", "relative L2 error"] {
-        curves = curves.line(name, &step, &report.history.column(name)?)?;
+        // The error is measured now and then only.
+        let logged = report.history.column(name)?;
+        let known = step.iter().zip(&logged).filter(|(_, y)| y.is_finite());
+        let (x, y): (Vec<f64>, Vec<f64>) = known.unzip();
+        curves = curves.line(name, &x, &y)?;
     }
     curves.save(out.join("history.svg"))?;
     report.history.write_csv(out.join("history.csv"))?;

@@ -66,6 +66,7 @@ use crate::kernel::simd::{InstructionSet, Isa, Kernel};
 pub use crate::plane::MAX_ORDER;
 use crate::real::Real;
 use num_dual::DualNum;
+pub(crate) use recipe::Scratch;
 use recipe::{COUNT, fill};
 use std::borrow::Cow;
 use std::fmt;
@@ -356,6 +357,7 @@ impl Elemental {
         z: &[T],
         order: usize,
         out: &mut [T],
+        scratch: &mut Scratch,
     ) {
         debug_assert!(
             z.len().is_multiple_of(16) && order < COUNT && out.len() >= (order + 1) * z.len()
@@ -363,9 +365,9 @@ impl Elemental {
         macro_rules! vector {
             ($recipe:expr) => {
                 if size_of::<T>() == size_of::<f32>() {
-                    fill::<T, f32, _, FMA>($recipe, z, order, out)
+                    fill::<T, f32, _, FMA>($recipe, z, order, out, &mut scratch.single)
                 } else {
-                    fill::<T, f64, _, FMA>($recipe, z, order, out)
+                    fill::<T, f64, _, FMA>($recipe, z, order, out, &mut scratch.double)
                 }
             };
         }
@@ -474,6 +476,7 @@ impl<T: Real> Kernel for Batch<'_, T> {
         let lanes = self.z.len();
         let mut z = [T::ZERO; BLOCK];
         let mut c = [T::ZERO; BLOCK * COUNT];
+        let mut scratch = Scratch::default();
         let mut at = 0;
         for block in self.z.chunks(BLOCK) {
             let n = block.len();
@@ -483,10 +486,10 @@ impl<T: Real> Kernel for Batch<'_, T> {
             let c = &mut c[..(self.order + 1) * padded];
             if S::FMA {
                 self.elemental
-                    .coefficients::<T, true>(&z[..padded], self.order, c);
+                    .coefficients::<T, true>(&z[..padded], self.order, c, &mut scratch);
             } else {
                 self.elemental
-                    .coefficients::<T, false>(&z[..padded], self.order, c);
+                    .coefficients::<T, false>(&z[..padded], self.order, c, &mut scratch);
             }
             for (k, c) in c.chunks(padded).enumerate() {
                 self.out[k * lanes + at..][..n].copy_from_slice(&c[..n]);

@@ -1,7 +1,7 @@
 //! The replay: a plan run on a chunk of points, forward and reverse. Knows numbers, one
 //! chunk at a time; nothing of conditions, losses or threads.
 
-use crate::elemental::Elemental;
+use crate::elemental::{self, Elemental};
 use crate::kernel::gemm::{Packed, Start, multiply, outer, row_sums};
 use crate::kernel::jet::{Mode, Table, axpy, bilinear, bilinear_guarded, quadratic, sum};
 use crate::kernel::simd::{InstructionSet, Isa, Kernel, on};
@@ -42,6 +42,7 @@ impl<T: Real> Aligned<T> {
 pub(crate) struct Workspace<T> {
     arena: Aligned<T>,
     scratch: Aligned<T>,
+    elemental: elemental::Scratch,
 }
 
 /// The parameters as the replay reads them.
@@ -228,8 +229,9 @@ impl<T: Real> Kernel for Forward<'_, T> {
         } = self;
         let arena = workspace.arena.as_mut();
         let scratch = workspace.scratch.as_mut();
+        let elemental = &mut workspace.elemental;
         for step in &replay.plan.forward {
-            forward_step(simd, &replay, step, chunk, arena, scratch);
+            forward_step(simd, &replay, step, chunk, arena, scratch, elemental);
         }
     }
 }
@@ -242,6 +244,7 @@ fn forward_step<T: Real, S: Isa>(
     chunk: Chunk<'_, T>,
     arena: &mut [T],
     scratch: &mut [T],
+    planes: &mut elemental::Scratch,
 ) {
     let lanes = replay.layout.lanes;
     match step {
@@ -303,6 +306,7 @@ fn forward_step<T: Real, S: Isa>(
                     v_rows,
                     d,
                     scratch,
+                    planes,
                 },
             );
         }
@@ -534,6 +538,7 @@ struct Compose<'a, T> {
     v_rows: Rows,
     d: Option<(&'a mut [T], Rows)>,
     scratch: &'a mut [T],
+    planes: &'a mut elemental::Scratch,
 }
 
 impl<T: Real> Kernel for Compose<'_, T> {
@@ -548,11 +553,19 @@ impl<T: Real> Kernel for Compose<'_, T> {
             // z's value comes first in its row.
             let coefficients = &mut scratch[..(program.order + 1) * lanes];
             if S::FMA {
-                self.elemental
-                    .coefficients::<T, true>(&z[..lanes], program.order, coefficients);
+                self.elemental.coefficients::<T, true>(
+                    &z[..lanes],
+                    program.order,
+                    coefficients,
+                    self.planes,
+                );
             } else {
-                self.elemental
-                    .coefficients::<T, false>(&z[..lanes], program.order, coefficients);
+                self.elemental.coefficients::<T, false>(
+                    &z[..lanes],
+                    program.order,
+                    coefficients,
+                    self.planes,
+                );
             }
             if let Some(rule) = &program.quadratic {
                 let coefficients = &scratch[..(program.order + 1) * lanes];

@@ -66,6 +66,26 @@ pub(super) trait Recipe<F: Float>: Copy {
     }
 }
 
+/// Planes of a block: the sequence, what is kept of the seeds, and a sum.
+const PLANES: usize = COUNT + 4;
+
+/// Where the vector code works. Made once and used again: clearing it for each row would
+/// cost as much as an exponential.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    pub(super) double: Box<[[f64; CHUNK]; PLANES]>,
+    pub(super) single: Box<[[f32; CHUNK]; PLANES]>,
+}
+
+impl Default for Scratch {
+    fn default() -> Self {
+        Self {
+            double: Box::new([[0.0; CHUNK]; PLANES]),
+            single: Box::new([[0.0; CHUNK]; PLANES]),
+        }
+    }
+}
+
 /// c_0..=c_order of `recipe` at each of `z`, computed in `F`.
 #[inline(always)]
 pub(super) fn fill<T: Real, F: Float, R: Recipe<F>, const FMA: bool>(
@@ -73,22 +93,18 @@ pub(super) fn fill<T: Real, F: Float, R: Recipe<F>, const FMA: bool>(
     z: &[T],
     order: usize,
     out: &mut [T],
+    planes: &mut [[F; CHUNK]; PLANES],
 ) {
-    // Few planes for low orders: zeroing them costs more than they do.
-    let (mut few, mut many);
-    let u: &mut [[F; CHUNK]] = if order < 4 {
-        few = [[F::ZERO; CHUNK]; 4];
-        &mut few
-    } else {
-        many = [[F::ZERO; CHUNK]; COUNT];
-        &mut many
+    let (u, rest) = planes.split_at_mut(COUNT);
+    let [kept @ .., sum] = rest else {
+        return;
     };
-    let mut kept = [[F::ZERO; CHUNK]; 3];
-    let mut sum = [F::ZERO; CHUNK];
     let lanes = z.len();
     for (at, z) in z.chunks(CHUNK).enumerate().map(|(i, z)| (i * CHUNK, z)) {
         let n = z.len();
-        let [s2, s3, s4] = &mut kept;
+        let [s2, s3, s4] = &mut *kept else {
+            return;
+        };
         let (s2, s3, s4, sum) = (&mut s2[..n], &mut s3[..n], &mut s4[..n], &mut sum[..n]);
         {
             let (u0, u1) = u.split_at_mut(1);
