@@ -142,6 +142,9 @@ pub struct Rows<'a> {
 
 impl Rows<'_> {
     /// The derivatives of the scaled residuals in one parameter, one a point.
+    ///
+    /// # Panics
+    /// As a slice would, for an index that is not below [`parameters`](Self::parameters).
     pub fn parameter(&self, index: usize) -> &[f64] {
         &self.jacobian[index * self.stride..][..self.residuals.len()]
     }
@@ -303,9 +306,13 @@ impl Engine {
     pub fn residuals(&self, condition: &str, theta: &[f64]) -> Result<Vec<Vec<f64>>, Error> {
         let place = self.place(condition)?;
         self.check(theta)?;
-        Ok(match &self.core {
+        let work = || match &self.core {
             Core::Double(runner) => runner.residuals(place, theta),
             Core::Single(runner) => runner.residuals(place, theta),
+        };
+        Ok(match &self.pool {
+            Some(pool) => pool.install(work),
+            None => work(),
         })
     }
 

@@ -158,11 +158,17 @@ impl Points {
     }
 
     /// The values of one coordinate.
+    ///
+    /// # Panics
+    /// As a slice would, for an index that is not below [`dimension`](Self::dimension).
     pub fn coordinate(&self, c: usize) -> &[f64] {
         &self.coordinates[c]
     }
 
     /// All coordinates of one point.
+    ///
+    /// # Panics
+    /// As a slice would, for an index that is not below [`len`](Self::len).
     pub fn point(&self, n: usize) -> Vec<f64> {
         self.coordinates.iter().map(|list| list[n]).collect()
     }

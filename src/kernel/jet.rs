@@ -4,18 +4,21 @@
 use crate::kernel::simd::Isa;
 use crate::real::{Lanes, Real};
 
+/// The place of a plane in a row or in scratch.
+type Place = u32;
+
 /// Which products of planes make which plane: rows of a product table, forwards (product,
 /// composition) or transposed (`contract`).
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Table {
     outputs: Vec<Output>,
     /// Places (in a, in b).
-    pairs: Vec<(u16, u16)>,
+    pairs: Vec<(Place, Place)>,
 }
 
 #[derive(Debug, Clone)]
 struct Output {
-    place: u16,
+    place: Place,
     /// Pairs before `doubled` count twice, those before `end` once.
     doubled: u32,
     end: u32,
@@ -29,12 +32,12 @@ impl Table {
         double: &[(usize, usize)],
         single: &[(usize, usize)],
     ) {
-        let narrow = |&(i, j): &(usize, usize)| (i as u16, j as u16);
+        let narrow = |&(i, j): &(usize, usize)| (i as Place, j as Place);
         self.pairs.extend(double.iter().map(narrow));
         let doubled = self.pairs.len() as u32;
         self.pairs.extend(single.iter().map(narrow));
         self.outputs.push(Output {
-            place: place as u16,
+            place: place as Place,
             doubled,
             end: self.pairs.len() as u32,
         });
@@ -124,7 +127,7 @@ fn block<T: Real, S: Isa, const N: usize>(
             }
         }
         sum = products::<T, S, N>(simd, single, a, b, width, at, sum);
-        let out = &mut out[usize::from(output.place) * width + at..][..N];
+        let out = &mut out[output.place as usize * width + at..][..N];
         for n in 0..N {
             out[n] = match mode {
                 Mode::Overwrite => sum[n],
@@ -139,7 +142,7 @@ fn block<T: Real, S: Isa, const N: usize>(
 #[inline(always)]
 fn products<T: Real, S: Isa, const N: usize>(
     simd: S,
-    pairs: &[(u16, u16)],
+    pairs: &[(Place, Place)],
     a: &[T::Vector<S>],
     b: &[T::Vector<S>],
     width: usize,
@@ -147,8 +150,8 @@ fn products<T: Real, S: Isa, const N: usize>(
     mut sum: [T::Vector<S>; N],
 ) -> [T::Vector<S>; N] {
     for &(i, j) in pairs {
-        let x = &a[usize::from(i) * width + at..][..N];
-        let y = &b[usize::from(j) * width + at..][..N];
+        let x = &a[i as usize * width + at..][..N];
+        let y = &b[j as usize * width + at..][..N];
         for n in 0..N {
             sum[n] = T::mul_add(simd, x[n], y[n], sum[n]);
         }
@@ -170,14 +173,14 @@ fn bilinear_scalar<T: Real>(
         for output in &table.outputs {
             let mut sum = T::ZERO;
             for (n, &(i, j)) in table.pairs[next..output.end as usize].iter().enumerate() {
-                let product = a[usize::from(i) * lanes + lane] * b[usize::from(j) * lanes + lane];
+                let product = a[i as usize * lanes + lane] * b[j as usize * lanes + lane];
                 sum += product;
                 if next + n < output.doubled as usize {
                     sum += product;
                 }
             }
             next = output.end as usize;
-            let out = &mut out[usize::from(output.place) * lanes + lane];
+            let out = &mut out[output.place as usize * lanes + lane];
             *out = match mode {
                 Mode::Overwrite => sum,
                 Mode::Accumulate => *out + sum,
@@ -199,15 +202,15 @@ pub(crate) fn bilinear_guarded<T: Real>(
 ) {
     let mut next = 0;
     for output in &table.outputs {
-        let out = &mut out[usize::from(output.place) * lanes..][..lanes];
+        let out = &mut out[output.place as usize * lanes..][..lanes];
         if mode == Mode::Overwrite {
             out.fill(T::ZERO);
         }
         for (n, &(i, j)) in table.pairs[next..output.end as usize].iter().enumerate() {
             let twice = next + n < output.doubled as usize;
             let factor = if twice { T::ONE + T::ONE } else { T::ONE };
-            let x = &a[usize::from(i) * lanes..][..lanes];
-            let y = &b[usize::from(j) * lanes..][..lanes];
+            let x = &a[i as usize * lanes..][..lanes];
+            let y = &b[j as usize * lanes..][..lanes];
             for ((out, &x), &y) in out.iter_mut().zip(x).zip(y) {
                 let product = factor * x * y;
                 *out += if y == T::ZERO { T::ZERO } else { product };
@@ -223,16 +226,16 @@ pub(crate) fn bilinear_guarded<T: Real>(
 pub(crate) struct Quadratic {
     planes: Vec<QuadraticPlane>,
     /// Places in z; those before `doubled` count twice.
-    pairs: Vec<(u16, u16)>,
+    pairs: Vec<(Place, Place)>,
 }
 
 #[derive(Debug, Clone)]
 struct QuadraticPlane {
-    linear: Option<u16>,
+    linear: Option<Place>,
     doubled: u32,
     end: u32,
-    v: Option<u16>,
-    d: Option<u16>,
+    v: Option<Place>,
+    d: Option<Place>,
 }
 
 impl Quadratic {
@@ -245,13 +248,13 @@ impl Quadratic {
         v: Option<usize>,
         d: Option<usize>,
     ) {
-        let narrow = |&(i, j): &(usize, usize)| (i as u16, j as u16);
+        let narrow = |&(i, j): &(usize, usize)| (i as Place, j as Place);
         self.pairs
             .extend(pairs.iter().filter(|(i, j)| i < j).map(narrow));
         let doubled = self.pairs.len() as u32;
         self.pairs
             .extend(pairs.iter().filter(|(i, j)| i == j).map(narrow));
-        let place = |place: usize| place as u16;
+        let place = |place: usize| place as Place;
         self.planes.push(QuadraticPlane {
             linear: linear.map(place),
             doubled,
@@ -342,7 +345,7 @@ fn quadratic_block<T: Real, S: Isa, const N: usize>(
     let mut next = 0;
     for plane in &rule.planes {
         let linear = match plane.linear {
-            Some(place) => load::<T, S, N>(z, usize::from(place) * width + at),
+            Some(place) => load::<T, S, N>(z, place as usize * width + at),
             None => zero,
         };
         let (mut first, mut second) = (zero, zero);
@@ -365,10 +368,10 @@ fn quadratic_block<T: Real, S: Isa, const N: usize>(
             next = end;
         }
         if let Some(place) = plane.v {
-            v[usize::from(place) * width + at..][..N].copy_from_slice(&first);
+            v[place as usize * width + at..][..N].copy_from_slice(&first);
         }
         if let Some(place) = plane.d {
-            d[usize::from(place) * width + at..][..N].copy_from_slice(&second);
+            d[place as usize * width + at..][..N].copy_from_slice(&second);
         }
     }
 }
