@@ -234,8 +234,8 @@ impl<'a> Train<'a> {
         self
     }
 
-    /// Called every `every` steps (not before the first) to change the engine, usually to
-    /// draw new points.
+    /// Called every `every` steps (not before the first, nor after the last) to change the
+    /// engine, usually to draw new points.
     ///
     /// ```no_run
     /// # use dualtape::{Condition, Engine, Equation, Error, Parameters, Problem, Sampler, Train};
@@ -289,6 +289,7 @@ impl<'a> Train<'a> {
             if step > 0
                 && let Some((every, redraw)) = &mut self.redraw
                 && step % *every == 0
+                && step < self.steps
             {
                 redraw(engine, parameters)?;
                 let what = "conditions of the redrawn engine";
@@ -573,6 +574,19 @@ impl History {
         Ok(self.rows().map(|row| row[place]).collect())
     }
 
+    /// One column and its steps, without the rows where it was not logged: a curve to draw.
+    ///
+    /// # Errors
+    /// No such column.
+    pub fn curve(&self, name: &str) -> Result<(Vec<f64>, Vec<f64>), Error> {
+        let column = self.column(name)?.into_iter();
+        let steps = self.rows().map(|row| row[0]);
+        Ok(steps
+            .zip(column)
+            .filter(|(_, value)| !value.is_nan())
+            .unzip())
+    }
+
     /// The table as CSV: a line of names, then a line a row; a cell that is NaN is empty.
     pub fn to_csv(&self) -> String {
         let quoted = |name: &String| {
@@ -649,6 +663,8 @@ mod tests {
     #[test]
     fn columns_by_name() {
         assert_eq!(table().column("loss").expect("loss"), [0.5, 1e-9]);
+        let (steps, values) = table().curve("a, \"b\"").expect("a curve");
+        assert_eq!((steps, values), (vec![10.0], vec![0.25]));
         let message = table()
             .column("error")
             .expect_err("no such column")

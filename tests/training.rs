@@ -577,7 +577,7 @@ fn redrawing_changes_points_and_is_announced() -> Result<(), Error> {
     let mut engine = draw(&params)?;
     let mut method = Announced(Adam::new(1e-2)?, 0);
     let mut draws = 0;
-    let report = Train::new(100)
+    let report = Train::new(120)
         .redraw(30, |engine, params| {
             draws += 1;
             *engine = draw(params)?;
