@@ -88,9 +88,7 @@ fn run(settings: &Settings) -> Result<(), Error> {
     let report = Train::new(settings.steps)
         .time_limit(170.0)
         .progress(true)
-        .metric("relative L2 error", 250, |params| {
-            Ok(relative(&errors(params)?))
-        })
+        .metric("rel L2", 250, |params| Ok(relative(&errors(params)?)))
         .redraw(REDRAW, |engine, params| {
             *engine = draw(params)?;
             Ok(())
@@ -127,8 +125,8 @@ fn run(settings: &Settings) -> Result<(), Error> {
     }
     slices.save(out.join("slices.svg"))?;
     let mut curves = Lines::new("Training").labels("step", "").log_y();
-    for name in ["loss", "relative L2 error"] {
-        let (steps, values) = report.history.curve(name)?;
+    for (column, name) in [("loss", "loss"), ("rel L2", "relative L2 error")] {
+        let (steps, values) = report.history.curve(column)?;
         curves = curves.line(name, &steps, &values)?;
     }
     curves.save(out.join("history.svg"))?;
@@ -176,7 +174,7 @@ struct Settings {
 fn settings() -> Result<Option<Settings>, lexopt::Error> {
     use lexopt::prelude::*;
     let mut settings = Settings {
-        steps: 15_000,
+        steps: 30_000,
         seed: 0,
         threads: std::thread::available_parallelism().map_or(1, usize::from),
         out: "out/burgers".into(),

@@ -450,7 +450,7 @@ impl<'a> Train<'a> {
             return None;
         }
         let (bar, template) = if self.steps < usize::MAX {
-            let template = "{bar:24} {pos}/{len} {elapsed} (left {eta})  {wide_msg}";
+            let template = "{bar:16} {pos}/{len} {elapsed} (left {eta})  {wide_msg}";
             (ProgressBar::new(self.steps as u64), template)
         } else {
             (
