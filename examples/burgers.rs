@@ -174,7 +174,7 @@ struct Settings {
 fn settings() -> Result<Option<Settings>, lexopt::Error> {
     use lexopt::prelude::*;
     let mut settings = Settings {
-        steps: 30_000,
+        steps: 15_000,
         seed: 0,
         threads: std::thread::available_parallelism().map_or(1, usize::from),
         out: "out/burgers".into(),
