@@ -242,3 +242,103 @@ fn buffers_in_use_at_the_same_time_are_apart() {
         }
     }
 }
+
+/// Rows of planes of one lane, before anything is written.
+fn blank(buffer: &Buffer) -> Vec<Vec<f64>> {
+    vec![vec![f64::NAN; buffer.planes]; buffer.rows]
+}
+
+/// A linear step on one lane.
+fn apply(step: &Step, src: &BTreeMap<BufferId, Vec<Vec<f64>>>, out: &mut [Vec<f64>]) {
+    let Step::Linear { zeros, terms, .. } = step else {
+        panic!("a linear step");
+    };
+    for z in zeros {
+        for row in &mut out[z.row..z.row + z.rows] {
+            row[z.place..z.place + z.len].fill(0.0);
+        }
+    }
+    for t in terms {
+        for row in 0..t.rows {
+            let from = &src[&t.src][t.src_row + row * t.src_step][t.run.src..][..t.run.len];
+            let to = &mut out[t.dst_row + row * t.dst_step][t.run.dst..][..t.run.len];
+            for (to, from) in to.iter_mut().zip(from) {
+                let part = t.factor * from;
+                *to = if t.mode == Mode::Overwrite {
+                    part
+                } else {
+                    *to + part
+                };
+            }
+        }
+    }
+}
+
+/// ⟨Lx, ȳ⟩ = ⟨x, Lᵀȳ⟩ in whole numbers, for the linear node that is the residual.
+fn dot_product_test(residual: impl Fn([crate::Field; 2], [crate::Field; 2]) -> crate::Field) {
+    let mut params = Parameters::new();
+    let net = params
+        .mlp("u", &[2, 3, 2], Elemental::Tanh)
+        .expect("a network");
+    let equation = Equation::record("linear", &params, ["t", "x"], |x| residual(net.at(&x), x))
+        .expect("an equation");
+    let (tape, held) = (equation.tape(), equation.held());
+    let plan = Plan::new(tape, held, &mut WeightTable::default(), Sweep::Reverse);
+    let root = tape.roots()[0];
+    let value = plan.values[root].expect("a value");
+    let forward = plan
+        .forward
+        .iter()
+        .find(|s| matches!(s, Step::Linear { dst, .. } if *dst == value));
+    let bar = plan.seeded[0];
+    let reverse: Vec<&Step> = plan
+        .reverse
+        .iter()
+        .filter(|s| matches!(s, Step::Linear { terms, .. } if terms.iter().all(|t| t.src == bar)))
+        .collect();
+    let inputs = &tape.nodes()[root].inputs;
+    assert_eq!(reverse.len(), inputs.len(), "an adjoint for each input");
+    let mut next = 0.0;
+    let mut numbers = |id: BufferId| {
+        let mut block = blank(&plan.buffers[id]);
+        block.iter_mut().flatten().for_each(|x| {
+            next = (next * 7.0 + 3.0) % 11.0;
+            *x = next - 5.0;
+        });
+        block
+    };
+    let places: Vec<BufferId> = inputs
+        .iter()
+        .map(|&i| plan.values[i].expect("an input"))
+        .collect();
+    let x: BTreeMap<_, _> = places.iter().map(|&id| (id, numbers(id))).collect();
+    let y_bar = BTreeMap::from([(bar, numbers(bar))]);
+    let mut y = blank(&plan.buffers[value]);
+    apply(forward.expect("a forward step"), &x, &mut y);
+    let dot = |a: &[Vec<f64>], b: &[Vec<f64>]| -> f64 {
+        a.iter()
+            .flatten()
+            .zip(b.iter().flatten())
+            .map(|(a, b)| a * b)
+            .sum()
+    };
+    let mut right = 0.0;
+    for (step, place) in reverse.iter().zip(&places) {
+        let mut x_bar = blank(&plan.buffers[*place]);
+        apply(step, &y_bar, &mut x_bar);
+        right += dot(&x_bar, &x[place]);
+    }
+    assert_ne!(right, 0.0, "numbers that tell nothing");
+    assert_eq!(dot(&y, &y_bar[&bar]), right);
+}
+
+#[test]
+fn linear_maps_match_their_adjoints() {
+    dot_product_test(|[u, _], [t, _]| u.d(t));
+    dot_product_test(|[u, _], [_, x]| u.d(x).d(x));
+    dot_product_test(|[u, _], x| u.laplacian(&x));
+    dot_product_test(|[u, _], x| u.laplacian(&x).laplacian(&x));
+    dot_product_test(|[u, v], _| 3.0 * u - v);
+    dot_product_test(|[u, v], [t, x]| u.d(t) - 2.0 * v.d(x));
+    dot_product_test(|[_, v], _| v);
+}
