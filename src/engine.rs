@@ -5,10 +5,12 @@
 //! and parameters alone. A group adds up its chunks in order, groups are added in order:
 //! the bits of the result do not depend on the number of threads.
 
+use crate::count::{Candidate, Counts, candidates, ways};
 use crate::error::{Error, check_finite};
 use crate::kernel::simd::InstructionSet;
+use crate::lower::Lowering;
 use crate::parameters::{Block, Parameters};
-use crate::plan::{Layout, Plan, Sweep, WeightTable};
+use crate::plan::{LANES, Layout, Plan, Sweep, WeightTable};
 use crate::problem::{Condition, Measure, Points, Problem};
 use crate::real::Real;
 use crate::record::Equation;
@@ -42,6 +44,15 @@ pub struct Options {
     pub threads: Option<usize>,
     /// Instructions; the widest that the CPU has if `None`.
     pub instructions: Option<InstructionSet>,
+    /// How derivatives in the coordinates are computed.
+    pub lowering: Lowering,
+    /// Whether elementals are computed anew in the reverse sweep, which keeps less for it.
+    /// The result has the same bits.
+    pub recompute: bool,
+    /// Bytes that an evaluation may allocate, above those of the problem itself. What is
+    /// left open above (the chunk, recomputation, a lowering that is [`Lowering::Auto`]) is
+    /// chosen to fit, the fastest that does; threads that do not fit are left out.
+    pub memory: Option<usize>,
 }
 
 impl Options {
@@ -70,6 +81,27 @@ impl Options {
     #[must_use]
     pub fn instructions(mut self, set: InstructionSet) -> Self {
         self.instructions = Some(set);
+        self
+    }
+
+    /// A way to compute derivatives in the coordinates.
+    #[must_use]
+    pub fn lowering(mut self, lowering: Lowering) -> Self {
+        self.lowering = lowering;
+        self
+    }
+
+    /// A number of bytes that an evaluation may allocate.
+    #[must_use]
+    pub fn memory(mut self, bytes: usize) -> Self {
+        self.memory = Some(bytes);
+        self
+    }
+
+    /// Less memory for more work: elementals are computed anew in the reverse sweep.
+    #[must_use]
+    pub fn recompute(mut self, recompute: bool) -> Self {
+        self.recompute = recompute;
         self
     }
 }
@@ -110,6 +142,31 @@ pub struct Engine {
 enum Core {
     Double(Runner<f64>),
     Single(Runner<f32>),
+}
+
+/// How the engine computes a condition.
+#[derive(Debug, Clone)]
+pub struct ConditionPlan {
+    /// Its name.
+    pub condition: String,
+    /// How derivatives are computed; never [`Lowering::Auto`].
+    pub lowering: Lowering,
+    /// Whether elementals are computed anew in the reverse sweep.
+    pub recompute: bool,
+    /// Points a chunk.
+    pub chunk: usize,
+    /// What it costs.
+    pub counts: Counts,
+}
+
+impl Core {
+    /// Bytes of an evaluation on so many threads, its result included.
+    fn bytes(&self, workers: usize) -> usize {
+        match self {
+            Self::Double(runner) => runner.bytes(workers),
+            Self::Single(runner) => runner.bytes(workers),
+        }
+    }
 }
 
 /// What [`Engine::evaluate`] gives.
@@ -186,24 +243,34 @@ impl Engine {
                 expected: format!("a positive multiple of {LANES}"),
             });
         }
-        let pool = match options.threads {
-            None => None,
-            Some(threads) => {
-                let out = |given: String| Error::OutOfRange {
-                    what: "the number of threads".to_owned(),
-                    given,
-                    expected: format!("from 1 to {MAX_THREADS}, as many as the system lets start"),
-                };
-                if threads == 0 || threads > MAX_THREADS {
-                    return Err(out(threads.to_string()));
-                }
-                let built = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-                Some(built.map_err(|error| out(format!("{threads} ({error})")))?)
-            }
+        let out = |given: String| Error::OutOfRange {
+            what: "the number of threads".to_owned(),
+            given,
+            expected: format!("from 1 to {MAX_THREADS}, as many as the system lets start"),
         };
+        if let Some(threads) = options.threads
+            && (threads == 0 || threads > MAX_THREADS)
+        {
+            return Err(out(threads.to_string()));
+        }
         let core = match options.precision {
-            Precision::Double => Core::Double(Runner::new(problem, options)),
-            Precision::Single => Core::Single(Runner::new(problem, options)),
+            Precision::Double => Core::Double(Runner::new(problem, options)?),
+            Precision::Single => Core::Single(Runner::new(problem, options)?),
+        };
+        // As many as fit into the budget, one at least.
+        let wanted = options.threads.unwrap_or_else(rayon::current_num_threads);
+        let workers = match options.memory {
+            Some(bytes) => (1..=wanted)
+                .rev()
+                .find(|&workers| core.bytes(workers) <= bytes)
+                .unwrap_or(1),
+            None => wanted,
+        };
+        let pool = if options.threads.is_some() || workers < wanted {
+            let built = rayon::ThreadPoolBuilder::new().num_threads(workers).build();
+            Some(built.map_err(|error| out(format!("{workers} ({error})")))?)
+        } else {
+            None
         };
         Ok(Self {
             core,
@@ -219,6 +286,24 @@ impl Engine {
             Core::Double(runner) => runner.parameters,
             Core::Single(runner) => runner.parameters,
         }
+    }
+
+    /// How each condition is computed, in order.
+    pub fn plans(&self) -> Vec<&ConditionPlan> {
+        match &self.core {
+            Core::Double(runner) => runner.conditions.iter().map(|c| &c.choice).collect(),
+            Core::Single(runner) => runner.conditions.iter().map(|c| &c.choice).collect(),
+        }
+    }
+
+    /// Bytes that [`evaluate`](Self::evaluate) allocates, its result included, predicted
+    /// without running it. It does not depend on the number of points.
+    pub fn predicted_bytes(&self) -> usize {
+        let workers = match &self.pool {
+            Some(pool) => pool.current_num_threads(),
+            None => rayon::current_num_threads(),
+        };
+        self.core.bytes(workers)
     }
 
     /// Names of the conditions, in order.
@@ -418,15 +503,12 @@ pub fn values(
         parameters: parameters.len(),
         blocks: Vec::new(),
     };
-    let runner = Runner::<f64>::new(&problem, &Options::default());
+    let runner = Runner::<f64>::new(&problem, &Options::default())?;
     Ok(runner.residuals(0, parameters.values()))
 }
 
-/// Lanes are padded to a multiple of this: whole vectors in either precision, and loops
-/// long enough for the compiler to vectorise.
-const LANES: usize = 16;
 /// Points a chunk where nothing speaks against it.
-const CHUNK: usize = 64;
+const MAX_CHUNK: usize = 64;
 /// Bytes that a chunk's arena should not exceed: some caches of a core, since a layer and
 /// its neighbours are in use at a time. From 16 to 64 points a chunk, this is the best size
 /// measured for widths 64 and 128 and for a Laplacian in 100 coordinates.
@@ -448,7 +530,10 @@ enum Want {
 #[derive(Debug)]
 struct Compiled<T> {
     name: String,
+    /// As it was recorded, to say where numbers go wrong.
+    recorded: Equation,
     equation: Equation,
+    choice: ConditionPlan,
     gradient: Planned,
     value: Planned,
     coordinates: Vec<Vec<T>>,
@@ -516,6 +601,8 @@ struct Runner<T> {
     weights: WeightTable,
     parameters: usize,
     flops: usize,
+    /// Numbers of arena and scratch of the largest plan.
+    room: (usize, usize),
     set: InstructionSet,
     states: Mutex<Vec<State<T>>>,
     workspaces: Mutex<Vec<Workspace<T>>>,
@@ -533,34 +620,58 @@ fn give_back<T>(shelf: &Mutex<Vec<T>>, thing: T) {
 }
 
 impl<T: Real> Runner<T> {
-    fn new(problem: &Problem, options: &Options) -> Self {
+    fn new(problem: &Problem, options: &Options) -> Result<Self, Error> {
+        let set = options.instructions.unwrap_or_else(InstructionSet::detect);
+        let fixed = fixed_bytes::<T>(problem, options);
+        let room = options.memory.map(|bytes| Room { bytes, fixed });
         let mut weights = WeightTable::default();
         let conditions: Vec<Compiled<T>> = problem
             .conditions
             .iter()
-            .map(|condition| Compiled::new(condition, &mut weights, options.chunk))
-            .collect();
-        let bytes = (problem.parameters * size_of::<T>()).max(1);
+            .map(|condition| Compiled::new(condition, &mut weights, options, set, room))
+            .collect::<Result<_, _>>()?;
         let mut tasks = Vec::new();
         for (place, condition) in conditions.iter().enumerate() {
             let chunks = condition.points.div_ceil(condition.chunk);
-            let groups = (chunks / 2).min(GROUPS).min(GRADIENT_BYTES / bytes).max(1);
+            let groups = groups::<T>(chunks, problem.parameters, options);
             tasks.extend((0..groups).map(|g| Task {
                 condition: place,
                 chunks: g * chunks / groups..(g + 1) * chunks / groups,
             }));
         }
         let flops = |c: &Compiled<T>| c.gradient.plan.flops.saturating_mul(c.points);
-        Self {
+        let plans = || conditions.iter().flat_map(|c| [&c.gradient, &c.value]);
+        let room = (
+            plans().map(|p| p.whole.len.max(p.last.len)).max(),
+            plans().map(|p| p.plan.scratch * p.whole.lanes).max(),
+        );
+        Ok(Self {
+            room: (room.0.unwrap_or(0), room.1.unwrap_or(0)),
             flops: conditions.iter().map(flops).fold(0, usize::saturating_add),
             conditions,
             tasks,
             weights,
             parameters: problem.parameters,
-            set: options.instructions.unwrap_or_else(InstructionSet::detect),
+            set,
             states: Mutex::default(),
             workspaces: Mutex::default(),
-        }
+        })
+    }
+
+    fn bytes(&self, workers: usize) -> usize {
+        let size = size_of::<T>();
+        let seeds = |task: &Task| {
+            let condition = &self.conditions[task.condition];
+            condition.choice.chunk.min(condition.points) * size
+        };
+        let shares = size_of::<Share<T>>() + self.parameters * size;
+        let result = (self.conditions.len() + self.parameters) * size_of::<f64>();
+        Weights::<T>::bytes(self.parameters, &self.weights.keys)
+            + self.tasks.len() * shares
+            + self.tasks.iter().map(seeds).sum::<usize>()
+            + SHELF * (size_of::<State<T>>() + size_of::<Workspace<T>>())
+            + result
+            + workers.min(self.tasks.len()) * Workspace::<T>::bytes(self.room)
     }
 
     fn run(
@@ -578,6 +689,7 @@ impl<T: Real> Runner<T> {
         let weights = &*weights;
         let work = |task: &Task, share: &mut Share<T>| {
             let mut workspace: Workspace<T> = take(&self.workspaces);
+            workspace.reserve(self.room);
             if want == Want::Loss {
                 self.values(task, weights, &mut workspace, share);
             } else {
@@ -793,9 +905,28 @@ impl<T: Real> Runner<T> {
     /// it so.
     fn diagnose(&self, place: usize, theta: &[f64], loss: f64) -> Error {
         let condition = &self.conditions[place];
-        let tape = condition.equation.tape();
+        // The recorded tape has the user's own nodes; only overflows may be another's.
+        let equations = [&condition.recorded, &condition.equation];
+        equations
+            .into_iter()
+            .find_map(|equation| self.first_bad_value(condition, equation, theta))
+            // Finite residuals whose squares or sum overflow.
+            .unwrap_or_else(|| Error::OutOfRange {
+                what: format!("the loss of condition `{}`", condition.name),
+                given: loss.to_string(),
+                expected: "its residuals are finite but too large to be added up".to_owned(),
+            })
+    }
+
+    fn first_bad_value(
+        &self,
+        condition: &Compiled<T>,
+        equation: &Equation,
+        theta: &[f64],
+    ) -> Option<Error> {
+        let tape = equation.tape();
         let mut keys = self.weights.clone();
-        let plan = Plan::new(tape, condition.equation.held(), &mut keys, Sweep::Inspect);
+        let plan = Plan::new(tape, equation.held(), &mut keys, Sweep::Inspect);
         let planned = Planned::new::<T>(plan, condition.chunk, condition.points);
         let mut weights = Weights::default();
         weights.load(theta, &keys.keys);
@@ -826,22 +957,17 @@ impl<T: Real> Runner<T> {
                     .zip(&condition.coordinates)
                     .map(|(name, list)| format!("{name} = {}", list[point]))
                     .collect();
-                return Error::NonFinite {
+                return Some(Error::NonFinite {
                     condition: condition.name.clone(),
                     point,
                     coordinates: coordinates.join(", "),
                     value: residual[lane].to_f64(),
                     node: node.op.name(),
                     at: node.source.to_string(),
-                };
+                });
             }
         }
-        // Finite residuals whose squares or sum overflow.
-        Error::OutOfRange {
-            what: format!("the loss of condition `{}`", condition.name),
-            given: loss.to_string(),
-            expected: "its residuals are finite but too large to be added up".to_owned(),
-        }
+        None
     }
 }
 
@@ -890,34 +1016,149 @@ fn first_bad<T: Real>(
 
 /// The most threads that an engine starts.
 const MAX_THREADS: usize = 1024;
-impl<T: Real> Compiled<T> {
-    fn new(condition: &Condition, weights: &mut WeightTable, chunk: Option<usize>) -> Self {
+
+/// What a list of things that come and go takes when it first gets one.
+const SHELF: usize = 4;
+
+/// Groups of the chunks of a condition.
+fn groups<T>(chunks: usize, parameters: usize, options: &Options) -> usize {
+    let bytes = (parameters * size_of::<T>()).max(1);
+    let most = options
+        .memory
+        .map_or(GRADIENT_BYTES, |all| GRADIENT_BYTES.min(all / 4));
+    (chunks / 2).min(GROUPS).min(most / bytes).max(1)
+}
+
+/// Bytes of an evaluation besides the workspaces, at most.
+fn fixed_bytes<T: Real>(problem: &Problem, options: &Options) -> usize {
+    let mut keys = WeightTable::default();
+    for condition in &problem.conditions {
         let equation = &condition.equation;
-        let gradient = Plan::new(equation.tape(), equation.held(), weights, Sweep::Reverse);
+        Plan::new(equation.tape(), equation.held(), &mut keys, Sweep::Forward);
+    }
+    let size = size_of::<T>();
+    let shares = problem.conditions.iter().map(|condition| {
+        let points = condition.points.len();
+        let chunk = options.chunk.unwrap_or(LANES);
+        let groups = groups::<T>(points.div_ceil(chunk), problem.parameters, options);
+        let seeds = options.chunk.unwrap_or(MAX_CHUNK).min(points);
+        groups * (size_of::<Share<T>>() + (problem.parameters + seeds) * size)
+    });
+    Weights::<T>::bytes(problem.parameters, &keys.keys)
+        + shares.sum::<usize>()
+        + SHELF * (size_of::<State<T>>() + size_of::<Workspace<T>>())
+        + (problem.conditions.len() + problem.parameters) * size_of::<f64>()
+}
+
+/// What an evaluation may take, and what of it is taken without any workspace.
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    bytes: usize,
+    fixed: usize,
+}
+
+/// How to compute a condition: the fastest of what is left open, within the room there is.
+fn choose<T: Real>(
+    condition: &Condition,
+    options: &Options,
+    set: InstructionSet,
+    room: Option<Room>,
+) -> Result<(Equation, ConditionPlan), Error> {
+    let recompute: &[bool] = match (options.recompute, room) {
+        (true, _) => &[true],
+        (false, None) => &[false],
+        (false, Some(_)) => &[false, true],
+    };
+    let recorded = &condition.equation;
+    let all = match options.lowering {
+        Lowering::Auto => candidates(recorded, recompute),
+        lowering => ways(&recorded.lowered(lowering)?, lowering, recompute),
+    };
+    let points = condition.points.len();
+    let mut best: Option<(f64, Candidate, usize)> = None;
+    let mut needed = usize::MAX;
+    for candidate in all {
+        let own = chunk_for::<T>(&candidate.counts);
+        let chunks: Vec<usize> = match (options.chunk, room) {
+            (Some(chunk), _) => vec![chunk],
+            (None, None) => vec![own],
+            (None, Some(_)) => (1..=own / LANES).rev().map(|n| n * LANES).collect(),
+        };
+        for chunk in chunks {
+            let chunk = chunk.min(points.next_multiple_of(LANES));
+            if let Some(room) = room {
+                let plan = (
+                    candidate.counts.arena_bytes::<T>(chunk) / size_of::<T>(),
+                    candidate.counts.scratch(chunk),
+                );
+                let bytes = room.fixed + Workspace::<T>::bytes(plan);
+                needed = needed.min(bytes);
+                if bytes > room.bytes {
+                    continue;
+                }
+            }
+            let time = candidate.counts.nanoseconds::<T>(chunk, set);
+            if best.as_ref().is_none_or(|(least, ..)| time < *least) {
+                best = Some((time, candidate.clone(), chunk));
+            }
+        }
+    }
+    let Some((_, best, chunk)) = best else {
+        return Err(Error::MemoryBudget {
+            given: room.map_or(0, |room| room.bytes),
+            needed,
+        });
+    };
+    let plan = ConditionPlan {
+        condition: condition.name.clone(),
+        lowering: best.lowering,
+        recompute: best.recompute,
+        chunk,
+        counts: best.counts,
+    };
+    Ok((best.equation, plan))
+}
+
+impl<T: Real> Compiled<T> {
+    fn new(
+        condition: &Condition,
+        weights: &mut WeightTable,
+        options: &Options,
+        set: InstructionSet,
+        room: Option<Room>,
+    ) -> Result<Self, Error> {
+        let (equation, choice) = choose::<T>(condition, options, set, room)?;
+        let sweep = if choice.recompute {
+            Sweep::Recompute
+        } else {
+            Sweep::Reverse
+        };
+        let gradient = Plan::new(equation.tape(), equation.held(), weights, sweep);
         let value = Plan::new(equation.tape(), equation.held(), weights, Sweep::Forward);
         let points = condition.points.len();
         let convert = |list: &[f64]| list.iter().map(|&x| T::from_f64(x)).collect();
-        let chunk = chunk.unwrap_or_else(|| chunk_for::<T>(&gradient));
-        let chunk = chunk.min(points.next_multiple_of(LANES));
+        let chunk = choice.chunk;
         let column = |name: &String| {
             let values = condition.points.column(name).unwrap_or_default();
             convert(values)
         };
-        Self {
+        Ok(Self {
             name: condition.name.clone(),
-            equation: equation.clone(),
+            recorded: condition.equation.clone(),
+            choice,
             gradient: Planned::new::<T>(gradient, chunk, points),
             value: Planned::new::<T>(value, chunk, points),
             coordinates: (0..condition.points.dimension())
                 .map(|c| convert(condition.points.coordinate(c)))
                 .collect(),
             columns: equation.columns().iter().map(column).collect(),
+            equation,
             points,
             chunk,
             weight: condition.weight,
             point_weights: condition.point_weights.clone(),
             measure: condition.measure,
-        }
+        })
     }
 
     fn chunk(&self, index: usize) -> Chunk<'_, T> {
@@ -965,8 +1206,8 @@ impl<T: Real> Compiled<T> {
 }
 
 /// The largest chunk whose arena stays in a core's cache, from 16 to 64 points.
-fn chunk_for<T>(plan: &Plan) -> usize {
-    let bytes = plan.layout(LANES, size_of::<T>()).len * size_of::<T>() / LANES;
+fn chunk_for<T: Real>(counts: &Counts) -> usize {
+    let bytes = counts.arena_bytes::<T>(LANES) / LANES;
     let fits = CACHE / bytes.max(1);
-    (fits / LANES * LANES).clamp(LANES, CHUNK)
+    (fits / LANES * LANES).clamp(LANES, MAX_CHUNK)
 }

@@ -58,11 +58,13 @@ pub mod course {
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+pub mod count;
 pub mod dual;
 pub mod elemental;
 pub mod engine;
 pub mod error;
 pub(crate) mod kernel;
+pub mod lower;
 pub mod network;
 pub mod optim;
 pub mod parameters;
@@ -77,14 +79,15 @@ pub mod sample;
 pub mod tape;
 pub mod train;
 
+pub use count::Counts;
 pub use elemental::{Elemental, Smoothness};
-pub use engine::{Engine, Evaluation, Options, Precision, Rows, values};
+pub use engine::{ConditionPlan, Engine, Evaluation, Options, Precision, Rows, values};
 pub use error::Error;
 pub use kernel::simd::InstructionSet;
+pub use lower::Lowering;
 pub use network::{Activation, Architecture, Init, Mlp};
 pub use optim::{Adam, GradientDescent, Optimizer, Schedule};
 pub use parameters::{Block, Coefficient, Parameters};
-pub use plan::Counts;
 pub use problem::{Condition, Measure, Points, Problem};
 pub use real::Real;
 pub use record::{Equation, Field, Mask, data, detach, select};
