@@ -14,6 +14,10 @@ const TALL: usize = 6;
 const DEEP: usize = 192;
 /// Bytes of a row of Zbar in one reduction, at most, so that a block of rows stays in L1.
 const REACH: usize = 4096;
+/// Bytes of rows of A that stay in L1 beside a block of rows of Zbar.
+const NEAR: usize = 24 << 10;
+/// Rows of A in a block of sums.
+const WIDE: usize = 4;
 /// Numbers in a vector, at most.
 const LANES: usize = 16;
 
@@ -402,15 +406,18 @@ impl<T: Real> Kernel for Outer<'_, T> {
         let most = REACH / (LANES * size_of::<T>());
         for reach in parts(self.cols.div_ceil(LANES), most) {
             let cols = reach.start * LANES..self.cols.min(reach.end * LANES);
-            for rows in parts(self.grad.len() / self.inp, tall) {
-                let cols = cols.clone();
-                match rows.len() {
-                    1 => self.rows::<S, 1>(simd, rows.start, cols),
-                    2 => self.rows::<S, 2>(simd, rows.start, cols),
-                    3 => self.rows::<S, 3>(simd, rows.start, cols),
-                    4 => self.rows::<S, 4>(simd, rows.start, cols),
-                    5 => self.rows::<S, 5>(simd, rows.start, cols),
-                    _ => self.rows::<S, 6>(simd, rows.start, cols),
+            let near = NEAR / (cols.len() * size_of::<T>());
+            for block in parts(self.inp, near.next_multiple_of(WIDE).max(WIDE)) {
+                for rows in parts(self.grad.len() / self.inp, tall) {
+                    let (cols, block) = (cols.clone(), block.clone());
+                    match rows.len() {
+                        1 => self.rows::<S, 1>(simd, rows.start, block, cols),
+                        2 => self.rows::<S, 2>(simd, rows.start, block, cols),
+                        3 => self.rows::<S, 3>(simd, rows.start, block, cols),
+                        4 => self.rows::<S, 4>(simd, rows.start, block, cols),
+                        5 => self.rows::<S, 5>(simd, rows.start, block, cols),
+                        _ => self.rows::<S, 6>(simd, rows.start, block, cols),
+                    }
                 }
             }
         }
@@ -418,14 +425,21 @@ impl<T: Real> Kernel for Outer<'_, T> {
 }
 
 impl<T: Real> Outer<'_, T> {
-    /// M rows of Wbar.
+    /// M rows of Wbar, the columns of a block.
     #[inline(always)]
-    fn rows<S: Isa, const M: usize>(&mut self, simd: S, row: usize, cols: Range<usize>) {
-        let wide = if S::REGISTER_COUNT >= 32 { 4 } else { 3 };
+    fn rows<S: Isa, const M: usize>(
+        &mut self,
+        simd: S,
+        row: usize,
+        block: Range<usize>,
+        cols: Range<usize>,
+    ) {
+        let wide = if S::REGISTER_COUNT >= 32 { WIDE } else { 3 };
         let z: [&[T]; M] = rows(self.z, row, &cols);
-        for columns in parts(self.inp, wide) {
-            let grad = &mut self.grad[row * self.inp + columns.start..];
-            let at = (columns.start, &cols);
+        for columns in parts(block.len(), wide) {
+            let first = block.start + columns.start;
+            let grad = &mut self.grad[row * self.inp + first..];
+            let at = (first, &cols);
             match columns.len() {
                 1 => corner::<T, S, M, 1>(simd, &z, self.a, at, (grad, self.inp)),
                 2 => corner::<T, S, M, 2>(simd, &z, self.a, at, (grad, self.inp)),
