@@ -2,7 +2,7 @@
 //! chunk at a time; nothing of conditions, losses or threads.
 
 use crate::elemental::{self, Elemental};
-use crate::kernel::gemm::{Packed, Start, multiply, outer, row_sums};
+use crate::kernel::gemm::{Packed, SCRATCH, Start, multiply, outer, row_sums};
 use crate::kernel::jet::{
     Mode, QuadraticAdjoint, Riccati, Table, axpy, bilinear, bilinear_guarded, copy, quadratic, sum,
 };
@@ -112,7 +112,7 @@ impl<T: Real> Replay<'_, T> {
         workspace.arena.reserve(self.layout.len);
         workspace
             .scratch
-            .reserve(self.plan.scratch * self.layout.lanes);
+            .reserve(SCRATCH.max(self.plan.scratch * self.layout.lanes));
         self.set.dispatch(Forward {
             replay: *self,
             chunk,
@@ -813,6 +813,7 @@ fn reverse_step<T: Real, S: Isa>(
                     a,
                     a_rows: src_rows,
                     sink,
+                    scratch,
                 },
             );
         }
@@ -979,6 +980,7 @@ struct WeightAdjoint<'a, 's, T> {
     a: &'a [T],
     a_rows: Rows,
     sink: &'a mut Sink<'s, T>,
+    scratch: &'a mut [T],
 }
 
 impl<T: Real> Kernel for WeightAdjoint<'_, '_, T> {
@@ -1006,6 +1008,7 @@ impl<T: Real> Kernel for WeightAdjoint<'_, '_, T> {
                         key.columns,
                         run.len * lanes,
                         &mut gradient[weight.clone()],
+                        self.scratch,
                     );
                 }
                 if let (Some(bias), Some(place)) = (self.bias, self.value) {
