@@ -9,7 +9,9 @@ use crate::real::Real;
 #[inline(always)]
 fn inverse_of_one_plus<F: Float, const FMA: bool>(e: F) -> F {
     if !FMA {
-        return F::ONE / (F::ONE + e);
+        let n = F::ONE + e;
+        let d = F::ONE / n;
+        return d - (e - (n - F::ONE)) * d * d;
     }
     // 1 − (1 + e)·p(e) is the Chebyshev polynomial of degree 4 on [0, 1], over its value
     // at −1, 577: the smallest error that there is. Two steps make 2e-3 of it 5e-9 and 3e-17.
@@ -122,9 +124,6 @@ impl<F: Float> Recipe<F> for Tanh {
     const KEPT: usize = 2;
     const CONVOLVES: bool = true;
 
-    /// Up to order 3 the last bits of tanh do not matter, so that a third of the work does:
-    /// c_1 = 4e/(1 + e)², c_2 = −t c_1, c_3 = (2t² − c_1)·c_1/3. In two loops, since a
-    /// processor looks ahead by so many instructions only.
     #[inline(always)]
     fn low<T: Real, const FMA: bool, const K: usize>(
         self,
@@ -132,32 +131,29 @@ impl<F: Float> Recipe<F> for Tanh {
         [c0, c1, c2, c3]: [&mut [T]; 4],
         [near, minus_one, far]: [&mut [F]; 3],
     ) -> bool {
+        // Two loops, since a processor looks ahead by so many instructions only.
         let n = z.len();
         let (near, minus_one, far) = (&mut near[..n], &mut minus_one[..n], &mut far[..n]);
         for l in 0..n {
-            let y = cast::<T, F>(z[l]).abs() * num(2.0);
-            let y = if y > F::EXP_END { F::EXP_END } else { y };
-            let e = Exp::new::<FMA, false>(reduce::<F, FMA>(-y));
-            (near[l], minus_one[l]) = (e.near::<FMA>(), e.minus_one::<FMA>());
-            far[l] = e.far * num(4.0);
+            let [e, m, f] = tanh_exponential::<F, FMA>(cast(z[l]));
+            (near[l], minus_one[l], far[l]) = (e, m, f);
         }
-        let (c0, c1) = (&mut c0[..n], &mut c1[..n]);
+        let c0 = &mut c0[..n];
+        let c1 = &mut c1[..if K > 0 { n } else { 0 }];
         let c2 = &mut c2[..if K > 1 { n } else { 0 }];
         let c3 = &mut c3[..if K > 2 { n } else { 0 }];
         for l in 0..n {
-            let x = cast::<T, F>(z[l]);
-            let (e, m) = (near[l], minus_one[l]);
-            let d = inverse_of_one_plus::<F, FMA>(e);
-            let t = (m * d).copysign(x);
-            let slope = (e * d) * (d * far[l]);
-            (c0[l], c1[l]) = (cast(t), cast(slope));
+            let parts = [near[l], minus_one[l], far[l]];
+            let (t, slope, _) = tanh_and_slope::<F, FMA>(cast(z[l]), parts);
+            c0[l] = cast(t);
+            if K > 0 {
+                c1[l] = cast(slope);
+            }
             if K > 1 {
-                c2[l] = cast(-t * slope);
+                c2[l] = cast(tanh_second(t, slope));
             }
             if K > 2 {
-                let third = num::<F>(1.0 / 3.0);
-                let sum = fma::<F, FMA>(t + t, t, -slope);
-                c3[l] = cast(sum * (slope * third));
+                c3[l] = cast(tanh_third::<F, FMA>(t, slope));
             }
         }
         true
@@ -165,15 +161,61 @@ impl<F: Float> Recipe<F> for Tanh {
 
     #[inline(always)]
     fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
+        let parts = tanh_exponential::<F, FMA>(x);
+        let (t, slope, d) = tanh_and_slope::<F, FMA>(x, parts);
+        // Near 1 the last bit of t matters to the higher derivatives.
+        let [near, ..] = parts;
+        let rest = (F::ONE - t.abs()) - (near + near) * d;
+        let rest = if near > num(0.5) { F::ZERO } else { rest };
         let two = num::<F>(2.0);
-        let p = Logistic::new::<FMA>(x.abs() * two, x);
-        let slope = (p.slope * num(4.0)) * p.e.far;
-        [p.t.hi, slope, p.t.hi * two, p.t.lo * two, F::ZERO]
+        [t, slope, t * two, rest * two.copysign(x), F::ZERO]
     }
     #[inline(always)]
     fn next<const FMA: bool>(self, k: usize, s: &Seeds<F>, u1: F, _: F, convolution: F) -> F {
         riccati::<F, FMA>(k, s, u1, convolution)
     }
+    #[inline(always)]
+    fn coefficient<const FMA: bool>(self, k: usize, s: &Seeds<F>, _: F, u: F, _: F) -> F {
+        // As in `low`, so that a coefficient does not depend on how many were asked.
+        let (t, slope) = (s[2] * num(0.5), s[1]);
+        match k {
+            2 => tanh_second(t, slope),
+            3 => tanh_third::<F, FMA>(t, slope),
+            _ => u,
+        }
+    }
+}
+
+/// e = e^(−2|x|), e − 1 and 4, but for the factor of the tail, which goes to the last.
+#[inline(always)]
+fn tanh_exponential<F: Float, const FMA: bool>(x: F) -> [F; 3] {
+    let y = x.abs() * num(2.0);
+    let y = if y > F::EXP_END { F::EXP_END } else { y };
+    let e = Exp::new::<FMA, false>(reduce::<F, FMA>(-y));
+    [e.near::<FMA>(), e.minus_one::<FMA>(), e.far * num(4.0)]
+}
+
+/// t = tanh x, its derivative 4e/(1 + e)², and 1/(1 + e).
+#[inline(always)]
+fn tanh_and_slope<F: Float, const FMA: bool>(x: F, [e, m, far]: [F; 3]) -> (F, F, F) {
+    let d = inverse_of_one_plus::<F, FMA>(e);
+    let t = (m * d).copysign(x);
+    // Near 0 the difference is the better conditioned.
+    let near_zero = fma::<F, FMA>(-t, t, F::ONE);
+    let tail = (e * d) * (d * far);
+    (t, if e > num(0.5) { near_zero } else { tail }, d)
+}
+
+/// Half the second derivative, −t·t'.
+#[inline(always)]
+fn tanh_second<F: Float>(t: F, slope: F) -> F {
+    -t * slope
+}
+
+/// A sixth of the third derivative, (2t² − t')·t'/3.
+#[inline(always)]
+fn tanh_third<F: Float, const FMA: bool>(t: F, slope: F) -> F {
+    fma::<F, FMA>(t + t, t, -slope) * (slope * num(1.0 / 3.0))
 }
 
 /// 1/(1 + e^(−x)): σ'' = −tanh(x/2) · σ'.

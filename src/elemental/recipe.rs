@@ -39,7 +39,7 @@ pub(super) trait Recipe<F: Float>: Copy {
     /// Whether arguments beyond `TURNS_END` take `seeds_scalar`.
     const TURNS: bool = false;
 
-    /// All coefficients up to K, from 1 to 3, where there is a shorter way than seeds;
+    /// All coefficients up to K, from 0 to 3, where there is a shorter way than seeds;
     /// else it returns false.
     #[inline(always)]
     fn low<T: Real, const FMA: bool, const K: usize>(
@@ -109,6 +109,7 @@ pub(super) fn fill<T: Real, F: Float, R: Recipe<F>, const FMA: bool>(
     planes: &mut [[F; CHUNK]; PLANES],
 ) {
     match order {
+        0 => return fill_low::<T, F, R, FMA, 0>(recipe, z, out, planes),
         1 => return fill_low::<T, F, R, FMA, 1>(recipe, z, out, planes),
         2 => return fill_low::<T, F, R, FMA, 2>(recipe, z, out, planes),
         3 => return fill_low::<T, F, R, FMA, 3>(recipe, z, out, planes),
@@ -194,7 +195,7 @@ pub(super) fn fill<T: Real, F: Float, R: Recipe<F>, const FMA: bool>(
     }
 }
 
-/// [`fill`] for the lowest orders, K from 1 to 3, all in registers.
+/// [`fill`] for the lowest orders, K from 0 to 3, all in registers.
 #[inline(always)]
 fn fill_low<T: Real, F: Float, R: Recipe<F>, const FMA: bool, const K: usize>(
     recipe: R,
@@ -207,10 +208,10 @@ fn fill_low<T: Real, F: Float, R: Recipe<F>, const FMA: bool, const K: usize>(
     for (at, z) in z.chunks(CHUNK).enumerate().map(|(i, z)| (i * CHUNK, z)) {
         let n = z.len();
         let (c0, rest) = out.split_at_mut(lanes);
-        let (c1, rest) = rest.split_at_mut(lanes);
+        let (c1, rest) = rest.split_at_mut(if K > 0 { lanes } else { 0 });
         let (c2, rest) = rest.split_at_mut(if K > 1 { lanes } else { 0 });
         let c0 = &mut c0[at..][..n];
-        let c1 = &mut c1[at..][..n];
+        let c1 = &mut c1[if K > 0 { at } else { 0 }..][..if K > 0 { n } else { 0 }];
         let c2 = &mut c2[if K > 1 { at } else { 0 }..][..if K > 1 { n } else { 0 }];
         let c3 = &mut rest[if K > 2 { at } else { 0 }..][..if K > 2 { n } else { 0 }];
         let scratch = [&mut first[..n], &mut second[..n], &mut third[..n]];
@@ -220,7 +221,9 @@ fn fill_low<T: Real, F: Float, R: Recipe<F>, const FMA: bool, const K: usize>(
                 let s = recipe.seeds::<FMA>(x);
                 c0[l] = cast(recipe.value(&s, x));
                 let (u0, u1) = (s[0], s[1]);
-                c1[l] = cast(recipe.coefficient::<FMA>(1, &s, x, u1, u0));
+                if K > 0 {
+                    c1[l] = cast(recipe.coefficient::<FMA>(1, &s, x, u1, u0));
+                }
                 if K > 1 {
                     let u2 = recipe.next::<FMA>(2, &s, u1, u0, F::ZERO);
                     c2[l] = cast(recipe.coefficient::<FMA>(2, &s, x, u2, u1));
