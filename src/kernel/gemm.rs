@@ -1075,7 +1075,7 @@ mod tests {
                     inp,
                     cols,
                     &mut case.w,
-                    &mut vec![T::ZERO; SCRATCH],
+                    &mut [T::ZERO; SCRATCH],
                 ),
                 Job::RowSums { from } => row_sums(
                     simd,

@@ -542,6 +542,9 @@ struct AdjointPair {
     dst: [Option<Place>; 2],
 }
 
+/// Places of a plane in v and in the destination, and the pairs of places in v that make it.
+pub(crate) type SecondOrderPlane = (usize, Option<usize>, Vec<(usize, usize)>);
+
 impl QuadraticAdjoint {
     /// For a v whose first plane is the value. With b = `linear` and c = `square`; `planes` are
     /// the places in v and the destination of all planes but the value, in ascending order,
@@ -549,7 +552,7 @@ impl QuadraticAdjoint {
     pub(crate) fn new(
         linear: f64,
         square: f64,
-        planes: &[(usize, Option<usize>, Vec<(usize, usize)>)],
+        planes: &[SecondOrderPlane],
         zeros: &[usize],
     ) -> Self {
         let place = |place: usize| place as Place;
