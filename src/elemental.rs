@@ -329,6 +329,18 @@ impl Elemental {
         }
     }
 
+    /// (b, c) where f' = a + b·f + c·f²: the derivatives of f' follow from f, without loss
+    /// in the tails, where all of them are small with f'.
+    pub(crate) fn riccati(&self) -> Option<[f64; 2]> {
+        match self {
+            Self::Tanh => Some([0.0, -1.0]),
+            Self::Sigmoid => Some([1.0, -1.0]),
+            Self::Tan => Some([0.0, 1.0]),
+            Self::Exp | Self::ExpM1 => Some([1.0, 0.0]),
+            _ => None,
+        }
+    }
+
     /// c_0..=c_order at `z`: c_k = f⁽ᵏ⁾(z)/k!.
     ///
     /// ```
