@@ -37,8 +37,9 @@
 //! # Floors
 //! A module uses those above it in this list, never those below: [`error`], [`plane`],
 //! [`elemental`], [`tape`], [`record`], the plan and the replay (private), [`network`] and
-//! [`parameters`], [`problem`] and [`sample`], [`engine`], [`optim`] and [`train`]. [`plot`]
-//! stands beside them, and [`dual`] uses none of them.
+//! [`parameters`], [`points`], [`domain`] and [`sample`], [`ansatz`], [`problem`],
+//! [`engine`], [`weights`] and [`model`], [`optim`] and [`train`]. [`plot`] stands beside
+//! them, and [`dual`] uses none of them.
 
 /// A short course, each page adding one idea.
 pub mod course {

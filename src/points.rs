@@ -126,11 +126,12 @@ impl Points {
         axes: &[(f64, f64, usize)],
         share: impl Fn(usize, usize) -> f64,
     ) -> Result<Self, Error> {
+        grid_total(axes.iter().map(|axis| axis.2))?;
         let nodes: Vec<Vec<f64>> = axes
             .iter()
             .map(|&(from, to, count)| {
                 let node = |place: usize| between(from, to, share(place, count));
-                (0..count.min(GRID_LIMIT)).map(node).collect()
+                (0..count).map(node).collect()
             })
             .collect();
         Self::combined(&nodes)
@@ -138,15 +139,7 @@ impl Points {
 
     /// All combinations of nodes, the last axis fastest.
     pub(crate) fn combined(nodes: &[Vec<f64>]) -> Result<Self, Error> {
-        let total = nodes
-            .iter()
-            .try_fold(1_usize, |product, axis| product.checked_mul(axis.len()))
-            .filter(|total| *total < GRID_LIMIT)
-            .ok_or_else(|| Error::OutOfRange {
-                what: "the size of a grid".to_owned(),
-                given: format!("{GRID_LIMIT} points or more"),
-                expected: "take fewer points an axis".to_owned(),
-            })?;
+        let total = grid_total(nodes.iter().map(Vec::len))?;
         let mut repeat = total;
         let lists = nodes
             .iter()
@@ -385,8 +378,17 @@ impl Points {
     }
 }
 
-/// Grids are refused from this number of points on.
-const GRID_LIMIT: usize = 1 << 32;
+/// How many points a grid has, of so many an axis.
+fn grid_total(mut counts: impl Iterator<Item = usize>) -> Result<usize, Error> {
+    counts
+        .try_fold(1_usize, |product, count| product.checked_mul(count))
+        .filter(|total| *total <= 1 << 32)
+        .ok_or_else(|| Error::OutOfRange {
+            what: "the size of a grid".to_owned(),
+            given: "more than 2^32 points".to_owned(),
+            expected: "take fewer points an axis".to_owned(),
+        })
+}
 
 /// The extrema of a Chebyshev polynomial, from 0 to 1.
 pub(crate) fn chebyshev_share(place: usize, count: usize) -> f64 {
