@@ -126,7 +126,9 @@ impl Points {
         axes: &[(f64, f64, usize)],
         share: impl Fn(usize, usize) -> f64,
     ) -> Result<Self, Error> {
-        grid_total(axes.iter().map(|axis| axis.2))?;
+        if grid_total(axes.iter().map(|axis| axis.2))? == 0 {
+            return Self::new(vec![Vec::new(); axes.len()]);
+        }
         let nodes: Vec<Vec<f64>> = axes
             .iter()
             .map(|&(from, to, count)| {
@@ -406,5 +408,10 @@ pub(crate) fn between(from: f64, to: f64, share: f64) -> f64 {
     if share == 1.0 {
         return to;
     }
-    (from + (to - from) * share).clamp(from.min(to), from.max(to))
+    let x = from + (to - from) * share;
+    // Neither `clamp`, which panics where an end is NaN, nor a NaN that gets lost.
+    if x.is_nan() {
+        return x;
+    }
+    x.max(from.min(to)).min(from.max(to))
 }
