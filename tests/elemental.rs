@@ -369,6 +369,15 @@ fn c08_powers_at_zero() {
             derivatives(&Elemental::Ln, zero, 2),
             [-infinite, infinite, -infinite]
         );
+        let beyond = infinite.copysign(zero);
+        assert_eq!(
+            derivatives(&Elemental::Cbrt, zero, 3),
+            [0.0, infinite, -beyond, infinite]
+        );
+    }
+    for (a, x) in [(1.5, f64::NEG_INFINITY), (1e-17, -2.0), (-0.5, -1.0)] {
+        let c = Powf(a).taylor(x, 3).unwrap();
+        assert!(c.iter().all(|c| c.is_nan()), "x^{a} at {x}: {c:?}");
     }
     assert_eq!(derivatives(&Powi(3), -2.0, 3), [-8.0, 12.0, -12.0, 6.0]);
     assert_eq!(

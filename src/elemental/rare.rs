@@ -199,6 +199,11 @@ fn inside(x: f64, c: &mut [f64], end: f64) -> bool {
 /// x^a for a that is no integer: each power by itself, so that x^a may leave the range
 /// while its derivatives do not.
 pub(super) fn powf(a: f64, x: f64, c: &mut [f64]) {
+    if x < 0.0 && a.fract() != 0.0 {
+        // std has a value at −∞, and a − k may round to an integer.
+        c.fill(f64::NAN);
+        return;
+    }
     let mut b = two(1.0);
     for (k, c) in c.iter_mut().enumerate() {
         let e = Two::sum(a, -(k as f64));
