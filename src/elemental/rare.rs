@@ -171,7 +171,9 @@ pub(super) fn acosh(x: f64, c: &mut [f64]) {
 /// std loses half the digits near 1.
 fn arcosh(x: f64) -> f64 {
     let t = x - 1.0;
-    if t < 1.0 {
+    if t < 0.0 {
+        f64::NAN
+    } else if t < 1.0 {
         (t + (t * (t + 2.0)).sqrt()).ln_1p()
     } else if x < HUGE {
         x.acosh()
