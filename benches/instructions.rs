@@ -187,8 +187,12 @@ fn unfit() -> Option<String> {
     if Command::new("valgrind").arg("--version").output().is_err() {
         return Some("valgrind is not installed".to_owned());
     }
-    let sways = |name: &str| name.starts_with("CARGO_PROFILE_") || name.ends_with("RUSTFLAGS");
-    let (name, _) = std::env::vars().find(|(name, value)| sways(name) && !value.is_empty())?;
+    let sways = |name: &str, value: &str| match name {
+        "CARGO_INCREMENTAL" => value != "0",
+        _ => name.starts_with("CARGO_PROFILE_") || name.ends_with("RUSTFLAGS"),
+    };
+    let (name, _) =
+        std::env::vars().find(|(name, value)| !value.is_empty() && sways(name, value))?;
     Some(format!(
         "the variable {name} changes the code that the compiler makes; unset it"
     ))
