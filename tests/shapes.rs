@@ -226,13 +226,13 @@ impl Shape {
             let residual = |u: Field| {
                 let mut r = u;
                 if self.first > 0 {
-                    r = r + 0.5 * u * u.d(x[0]);
+                    r += 0.5 * u * u.d(x[0]);
                 }
-                for i in 0..self.first {
-                    r = r + alpha(i) * u.d(x[i]);
+                for (i, &x) in x[..self.first].iter().enumerate() {
+                    r += alpha(i) * u.d(x);
                 }
-                for i in 0..self.second {
-                    r = r + beta(i) * u.d(x[i]).d(x[i]);
+                for (i, &x) in x[..self.second].iter().enumerate() {
+                    r += beta(i) * u.d(x).d(x);
                 }
                 r
             };
