@@ -165,20 +165,23 @@ impl Counts {
         let steps = || plan.forward.iter().chain(&plan.reverse);
         let products = |step: &Step| match step {
             Step::Bilinear { dst, table, .. } => plan.buffers[*dst].rows * table.products(),
-            Step::Compose { z, program, .. } => {
+            Step::Compose { v, program, .. } => {
                 let sums = program.value.products() + program.derivative.products();
                 let powers = program.powers.iter().map(|(_, t)| t.products());
-                plan.buffers[*z].rows * (sums + powers.sum::<usize>())
+                plan.buffers[*v].rows * (sums + powers.sum::<usize>())
             }
             Step::Family { z, program, .. } => {
                 let sums = program.members.iter().map(|m| m.planes.products());
                 let powers = program.powers.iter().map(|(_, t)| t.products());
                 plan.buffers[*z].rows * sums.chain(powers).sum::<usize>()
             }
+            Step::ComposeAdjoint { v, rule, table, .. } => {
+                plan.buffers[*v].rows * (rule.products() + table.products())
+            }
             _ => 0,
         };
         let coefficients = |step: &Step| match step {
-            Step::Compose { z, program, .. } => plan.buffers[*z].rows * (program.order + 1),
+            Step::Compose { v, program, .. } => plan.buffers[*v].rows * (program.order + 1),
             Step::Family { z, program, .. } => plan.buffers[*z].rows * (program.order + 1),
             _ => 0,
         };
@@ -315,16 +318,28 @@ impl Work {
             Step::Compose {
                 v,
                 d,
-                z,
                 elemental,
                 program,
+                ..
             } => {
                 let powers: usize = program.powers.iter().map(|(_, t)| t.products()).sum();
                 let sums = program.value.products() + program.derivative.products();
-                self.rows += rows(*z);
-                self.planes += rows(*z) * (powers + sums) as f64;
-                self.moves += rows(*z) * (planes(*v) + d.map_or(0.0, planes));
-                self.evaluate(elemental, program.order, rows(*z));
+                self.rows += rows(*v);
+                self.planes += rows(*v) * (powers + sums) as f64;
+                self.moves += rows(*v) * (planes(*v) + d.map_or(0.0, planes));
+                self.evaluate(elemental, program.order, rows(*v));
+            }
+            Step::ComposeAdjoint {
+                dst,
+                v,
+                rule,
+                planes: jet,
+                table,
+                ..
+            } => {
+                self.rows += rows(*v);
+                self.planes += rows(*v) * (rule.products() + table.products()) as f64;
+                self.moves += rows(*v) * (*jet as f64 + planes(*dst));
             }
             Step::Family {
                 outputs,

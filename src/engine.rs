@@ -11,7 +11,7 @@ use crate::kernel::simd::InstructionSet;
 use crate::lower::Lowering;
 use crate::parameters::{Block, Parameters};
 use crate::plan::{LANES, Layout, Plan, Sweep, WeightTable};
-use crate::problem::{Condition, Measure, Points, Problem};
+use crate::problem::{Condition, Measure, Points, Problem, check_point_weights, check_weight};
 use crate::real::Real;
 use crate::record::Equation;
 use crate::replay::{Chunk, Replay, Sink, Weights, Workspace, holds};
@@ -130,6 +130,33 @@ impl Options {
 /// assert_eq!(evaluation.gradient.len(), params.len());
 /// # Ok::<(), dualtape::Error>(())
 /// ```
+///
+/// # Batches
+/// A gradient is returned, and never added to one of before: there is no state to be
+/// cleared. The loss of a condition is a mean over its points, so that of a set is the sum
+/// over its parts, each times its share of the points; the gradients alike.
+///
+/// ```
+/// use dualtape::{Condition, Elemental::Tanh, Engine, Equation, Error, Parameters, Points, Problem};
+///
+/// let mut params = Parameters::new();
+/// let net = params.mlp("y", &[1, 8, 1], Tanh)?;
+/// let decay = Equation::record("decay", &params, ["t"], |[t]| {
+///     let [y] = net.at(&[t]);
+///     y.d(t) + y
+/// })?;
+/// let gradient = |rows: &[[f64; 1]]| -> Result<Vec<f64>, Error> {
+///     let condition = Condition::new(&decay, Points::from_rows(rows)?);
+///     let engine = Engine::new(&Problem::new(&params, [condition])?)?;
+///     Ok(engine.evaluate(params.values())?.gradient)
+/// };
+/// let rows = [[0.0], [0.3], [0.5], [0.9], [1.0]];
+/// let (first, second, all) = (gradient(&rows[..2])?, gradient(&rows[2..])?, gradient(&rows)?);
+/// for ((a, b), whole) in first.iter().zip(&second).zip(&all) {
+///     assert!((0.4 * a + 0.6 * b - whole).abs() < 1e-14);
+/// }
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Engine {
     core: Core,
@@ -184,7 +211,8 @@ pub struct Evaluation {
 /// derivatives in all parameters.
 ///
 /// Rows are scaled by √(w q/N), so that over all blocks of all conditions Σ r² is the loss
-/// and 2 Jᵀr its gradient (for means of squares).
+/// and 2 Jᵀr its gradient (for means of squares). A condition on an integral has one row for
+/// each output, the scaled integral, and `points` is 0..1.
 #[derive(Debug)]
 pub struct Rows<'a> {
     /// Which points of the condition.
@@ -421,6 +449,42 @@ impl Engine {
         Ok(())
     }
 
+    /// The weight of a condition.
+    ///
+    /// # Errors
+    /// No such condition.
+    pub fn weight(&self, condition: &str) -> Result<f64, Error> {
+        let place = self.place(condition)?;
+        Ok(match &self.core {
+            Core::Double(runner) => runner.conditions[place].weight,
+            Core::Single(runner) => runner.conditions[place].weight,
+        })
+    }
+
+    /// Another weight for a condition; nothing else is built anew.
+    ///
+    /// # Errors
+    /// No such condition; a weight as [`Problem::new`] would not take it.
+    pub fn set_weight(&mut self, condition: &str, weight: f64) -> Result<(), Error> {
+        let place = self.place(condition)?;
+        match &mut self.core {
+            Core::Double(runner) => runner.conditions[place].set_weight(weight),
+            Core::Single(runner) => runner.conditions[place].set_weight(weight),
+        }
+    }
+
+    /// Other weights for the points of a condition.
+    ///
+    /// # Errors
+    /// No such condition; weights as [`Problem::new`] would not take them.
+    pub fn set_point_weights(&mut self, condition: &str, weights: &[f64]) -> Result<(), Error> {
+        let place = self.place(condition)?;
+        match &mut self.core {
+            Core::Double(runner) => runner.conditions[place].set_point_weights(weights),
+            Core::Single(runner) => runner.conditions[place].set_point_weights(weights),
+        }
+    }
+
     fn place(&self, condition: &str) -> Result<usize, Error> {
         let place = self.names.iter().position(|name| name == condition);
         place.ok_or_else(|| Error::UnknownName {
@@ -585,6 +649,8 @@ struct Share<T> {
     seeds: Vec<T>,
     /// Σ q r² or Σ q r.
     sum: f64,
+    /// Σ q r of each residual, where the integral is what counts.
+    integrals: Vec<f64>,
 }
 
 /// What an evaluation needs and the next can reuse.
@@ -592,6 +658,8 @@ struct Share<T> {
 struct State<T> {
     weights: Weights<T>,
     shares: Vec<Share<T>>,
+    /// For each condition, the integral of each residual, where that is what counts.
+    integrals: Vec<Vec<f64>>,
 }
 
 #[derive(Debug)]
@@ -621,9 +689,26 @@ fn give_back<T>(shelf: &Mutex<Vec<T>>, thing: T) {
 
 impl<T: Real> Runner<T> {
     fn new(problem: &Problem, options: &Options) -> Result<Self, Error> {
+        if options.memory.is_none() {
+            return Self::grouped(problem, options, GROUPS);
+        }
+        // Fewer groups have fewer gradients, if nothing else helps.
+        let mut made = Self::grouped(problem, options, GROUPS);
+        let mut groups = GROUPS;
+        while groups > 1 && matches!(made, Err(Error::MemoryBudget { .. })) {
+            groups /= 2;
+            made = Self::grouped(problem, options, groups);
+        }
+        made
+    }
+
+    /// With so many groups a condition, at most.
+    fn grouped(problem: &Problem, options: &Options, most: usize) -> Result<Self, Error> {
         let set = options.instructions.unwrap_or_else(InstructionSet::detect);
-        let fixed = fixed_bytes::<T>(problem, options);
-        let room = options.memory.map(|bytes| Room { bytes, fixed });
+        let room = options.memory.map(|bytes| Room {
+            bytes,
+            fixed: fixed_bytes::<T>(problem, options, most),
+        });
         let mut weights = WeightTable::default();
         let conditions: Vec<Compiled<T>> = problem
             .conditions
@@ -633,7 +718,7 @@ impl<T: Real> Runner<T> {
         let mut tasks = Vec::new();
         for (place, condition) in conditions.iter().enumerate() {
             let chunks = condition.points.div_ceil(condition.chunk);
-            let groups = groups::<T>(chunks, problem.parameters, options);
+            let groups = groups::<T>(chunks, problem.parameters, most);
             tasks.extend((0..groups).map(|g| Task {
                 condition: place,
                 chunks: g * chunks / groups..(g + 1) * chunks / groups,
@@ -683,37 +768,29 @@ impl<T: Real> Runner<T> {
         pool: Option<&rayon::ThreadPool>,
     ) {
         let mut state: State<T> = take(&self.states);
-        let State { weights, shares } = &mut state;
+        let State {
+            weights,
+            shares,
+            integrals,
+        } = &mut state;
         weights.load(theta, &self.weights.keys);
         shares.resize_with(self.tasks.len(), Share::default);
         let weights = &*weights;
-        let work = |task: &Task, share: &mut Share<T>| {
-            let mut workspace: Workspace<T> = take(&self.workspaces);
-            workspace.reserve(self.room);
-            if want == Want::Loss {
-                self.values(task, weights, &mut workspace, share);
-            } else {
-                self.gradient(task, weights, &mut workspace, share);
-            }
-            give_back(&self.workspaces, workspace);
-        };
-        if self.flops < SERIAL || self.tasks.len() == 1 {
-            for (task, share) in self.tasks.iter().zip(&mut *shares) {
-                work(task, share);
-            }
-        } else {
-            let mut parallel = || {
-                self.tasks
-                    .par_iter()
-                    .zip(&mut *shares)
-                    .with_max_len(1)
-                    .for_each(|(task, share)| work(task, share));
-            };
-            match pool {
-                Some(pool) => pool.install(parallel),
-                None => parallel(),
-            }
+        if self.has_integrals() {
+            self.each(shares, pool, |task, workspace, share| {
+                self.integrate(task, weights, workspace, share);
+            });
+            self.collect_integrals(shares, integrals);
         }
+        let integrals = &*integrals;
+        self.each(shares, pool, |task, workspace, share| {
+            if want == Want::Loss {
+                self.values(task, weights, workspace, share);
+            } else {
+                let whole = integrals.get(task.condition).map_or(&[][..], Vec::as_slice);
+                self.gradient(task, weights, whole, workspace, share);
+            }
+        });
         // In the order of the tasks, whoever did them.
         losses.fill(0.0);
         gradient.fill(0.0);
@@ -730,10 +807,93 @@ impl<T: Real> Runner<T> {
                 *to += from.to_f64();
             }
         }
-        for (loss, condition) in losses.iter_mut().zip(&self.conditions) {
-            *loss *= condition.weight / condition.points as f64;
+        for (place, (loss, condition)) in losses.iter_mut().zip(&self.conditions).enumerate() {
+            if condition.measure == Measure::Integral {
+                *loss = condition.weight * integrals[place].iter().map(|s| s * s).sum::<f64>();
+            } else {
+                *loss *= condition.weight / condition.points as f64;
+            }
         }
         give_back(&self.states, state);
+    }
+
+    /// Does all tasks, on several threads where that pays.
+    fn each(
+        &self,
+        shares: &mut [Share<T>],
+        pool: Option<&rayon::ThreadPool>,
+        work: impl Fn(&Task, &mut Workspace<T>, &mut Share<T>) + Sync,
+    ) {
+        let work = |task: &Task, share: &mut Share<T>| {
+            let mut workspace: Workspace<T> = take(&self.workspaces);
+            workspace.reserve(self.room);
+            work(task, &mut workspace, share);
+            give_back(&self.workspaces, workspace);
+        };
+        if self.flops < SERIAL || self.tasks.len() == 1 {
+            for (task, share) in self.tasks.iter().zip(shares) {
+                work(task, share);
+            }
+            return;
+        }
+        let mut parallel = || {
+            self.tasks
+                .par_iter()
+                .zip(&mut *shares)
+                .with_max_len(1)
+                .for_each(|(task, share)| work(task, share));
+        };
+        match pool {
+            Some(pool) => pool.install(parallel),
+            None => parallel(),
+        }
+    }
+
+    fn has_integrals(&self) -> bool {
+        let mut measures = self.conditions.iter().map(|condition| condition.measure);
+        measures.any(|measure| measure == Measure::Integral)
+    }
+
+    /// Σ q r of each residual over a task's points, where the integral is what counts: its
+    /// square needs the whole before anything can be swept back.
+    fn integrate(
+        &self,
+        task: &Task,
+        weights: &Weights<T>,
+        workspace: &mut Workspace<T>,
+        share: &mut Share<T>,
+    ) {
+        let condition = &self.conditions[task.condition];
+        share.integrals.clear();
+        if condition.measure != Measure::Integral {
+            return;
+        }
+        share
+            .integrals
+            .resize(condition.value.plan.roots.len(), 0.0);
+        for chunk in task.chunks.clone() {
+            let chunk = condition.chunk(chunk);
+            let replay = self.replay(&condition.value, chunk.count, weights);
+            replay.forward(chunk, workspace);
+            for (root, sum) in replay.plan.roots.iter().zip(&mut share.integrals) {
+                if let Some(residual) = replay.residual(root, workspace) {
+                    *sum += condition.sum(residual, chunk.start, chunk.count);
+                }
+            }
+        }
+    }
+
+    /// The integrals of whole conditions, from their tasks in order.
+    fn collect_integrals(&self, shares: &[Share<T>], integrals: &mut Vec<Vec<f64>>) {
+        integrals.resize_with(self.conditions.len(), Vec::new);
+        integrals.iter_mut().for_each(Vec::clear);
+        for (task, share) in self.tasks.iter().zip(shares) {
+            let whole = &mut integrals[task.condition];
+            whole.resize(share.integrals.len(), 0.0);
+            for (sum, part) in whole.iter_mut().zip(&share.integrals) {
+                *sum += part;
+            }
+        }
     }
 
     fn replay<'a>(
@@ -760,6 +920,9 @@ impl<T: Real> Runner<T> {
     ) {
         let condition = &self.conditions[task.condition];
         share.sum = 0.0;
+        if condition.measure == Measure::Integral {
+            return;
+        }
         for chunk in task.chunks.clone() {
             let chunk = condition.chunk(chunk);
             let replay = self.replay(&condition.value, chunk.count, weights);
@@ -776,6 +939,7 @@ impl<T: Real> Runner<T> {
         &self,
         task: &Task,
         weights: &Weights<T>,
+        integrals: &[f64],
         workspace: &mut Workspace<T>,
         share: &mut Share<T>,
     ) {
@@ -788,17 +952,19 @@ impl<T: Real> Runner<T> {
             let replay = self.replay(&condition.gradient, chunk.count, weights);
             replay.forward(chunk, workspace);
             replay.clear_seeds(workspace);
-            for root in &replay.plan.roots {
+            for (output, root) in replay.plan.roots.iter().enumerate() {
                 let Some(residual) = replay.residual(root, workspace) else {
                     continue;
                 };
+                let integral = integrals.get(output).copied();
                 share.sum += condition.sum(residual, chunk.start, chunk.count);
                 share.seeds.clear();
-                share.seeds.extend(
-                    residual[..chunk.count].iter().enumerate().map(|(lane, r)| {
-                        T::from_f64(condition.seed(r.to_f64(), chunk.start + lane))
-                    }),
-                );
+                share
+                    .seeds
+                    .extend(residual[..chunk.count].iter().enumerate().map(|(lane, r)| {
+                        let r = integral.unwrap_or_else(|| r.to_f64());
+                        T::from_f64(condition.seed(r, chunk.start + lane))
+                    }));
                 replay.seed(root, workspace, share.seeds.iter().copied());
             }
             replay.reverse(workspace, Sink::Gradient(&mut share.gradient));
@@ -843,6 +1009,10 @@ impl<T: Real> Runner<T> {
 
     fn rows(&self, place: usize, theta: &[f64], mut visit: impl FnMut(Rows<'_>)) {
         let condition = &self.conditions[place];
+        if condition.measure == Measure::Integral {
+            self.integral_rows(condition, theta, visit);
+            return;
+        }
         let mut weights = Weights::default();
         weights.load(theta, &self.weights.keys);
         let mut workspace: Workspace<T> = take(&self.workspaces);
@@ -897,6 +1067,46 @@ impl<T: Real> Runner<T> {
                     stride: lanes,
                 });
             }
+        }
+        give_back(&self.workspaces, workspace);
+    }
+
+    /// One row for each output: √w Σ q r.
+    fn integral_rows(
+        &self,
+        condition: &Compiled<T>,
+        theta: &[f64],
+        mut visit: impl FnMut(Rows<'_>),
+    ) {
+        let mut weights = Weights::default();
+        weights.load(theta, &self.weights.keys);
+        let mut workspace: Workspace<T> = take(&self.workspaces);
+        let root_weight = condition.weight.sqrt();
+        for output in 0..condition.gradient.plan.roots.len() {
+            let mut row = vec![T::ZERO; self.parameters];
+            let mut integral = 0.0;
+            for chunk in 0..condition.points.div_ceil(condition.chunk) {
+                let chunk = condition.chunk(chunk);
+                let replay = self.replay(&condition.gradient, chunk.count, &weights);
+                replay.forward(chunk, &mut workspace);
+                replay.clear_seeds(&mut workspace);
+                let root = &replay.plan.roots[output];
+                if let Some(residual) = replay.residual(root, &workspace) {
+                    integral += condition.sum(residual, chunk.start, chunk.count);
+                }
+                let share = |lane: usize| root_weight * condition.point_weight(chunk.start + lane);
+                let seeds = (0..chunk.count).map(|lane| T::from_f64(share(lane)));
+                replay.seed(root, &mut workspace, seeds);
+                replay.reverse(&mut workspace, Sink::Gradient(&mut row));
+            }
+            let row: Vec<f64> = row.iter().map(|x| x.to_f64()).collect();
+            visit(Rows {
+                points: 0..1,
+                output,
+                residuals: &[root_weight * integral],
+                jacobian: &row,
+                stride: 1,
+            });
         }
         give_back(&self.workspaces, workspace);
     }
@@ -1021,16 +1231,13 @@ const MAX_THREADS: usize = 1024;
 const SHELF: usize = 4;
 
 /// Groups of the chunks of a condition.
-fn groups<T>(chunks: usize, parameters: usize, options: &Options) -> usize {
+fn groups<T>(chunks: usize, parameters: usize, most: usize) -> usize {
     let bytes = (parameters * size_of::<T>()).max(1);
-    let most = options
-        .memory
-        .map_or(GRADIENT_BYTES, |all| GRADIENT_BYTES.min(all / 4));
-    (chunks / 2).min(GROUPS).min(most / bytes).max(1)
+    (chunks / 2).min(most).min(GRADIENT_BYTES / bytes).max(1)
 }
 
 /// Bytes of an evaluation besides the workspaces, at most.
-fn fixed_bytes<T: Real>(problem: &Problem, options: &Options) -> usize {
+fn fixed_bytes<T: Real>(problem: &Problem, options: &Options, most: usize) -> usize {
     let mut keys = WeightTable::default();
     for condition in &problem.conditions {
         let equation = &condition.equation;
@@ -1040,7 +1247,7 @@ fn fixed_bytes<T: Real>(problem: &Problem, options: &Options) -> usize {
     let shares = problem.conditions.iter().map(|condition| {
         let points = condition.points.len();
         let chunk = options.chunk.unwrap_or(LANES);
-        let groups = groups::<T>(points.div_ceil(chunk), problem.parameters, options);
+        let groups = groups::<T>(points.div_ceil(chunk), problem.parameters, most);
         let seeds = options.chunk.unwrap_or(MAX_CHUNK).min(points);
         groups * (size_of::<Share<T>>() + (problem.parameters + seeds) * size)
     });
@@ -1171,6 +1378,18 @@ impl<T: Real> Compiled<T> {
         }
     }
 
+    fn set_weight(&mut self, weight: f64) -> Result<(), Error> {
+        check_weight(&self.name, self.measure, weight)?;
+        self.weight = weight;
+        Ok(())
+    }
+
+    fn set_point_weights(&mut self, weights: &[f64]) -> Result<(), Error> {
+        check_point_weights(&self.name, weights, self.points)?;
+        self.point_weights = Some(weights.to_vec());
+        Ok(())
+    }
+
     fn point_weight(&self, point: usize) -> f64 {
         self.point_weights
             .as_ref()
@@ -1183,19 +1402,22 @@ impl<T: Real> Compiled<T> {
             let r = r.to_f64();
             let measured = match self.measure {
                 Measure::Squares => r * r,
-                Measure::Energy => r,
+                Measure::Energy | Measure::Integral => r,
             };
             self.point_weight(start + lane) * measured
         });
         terms.sum()
     }
 
-    /// The derivative of the loss in a residual.
+    /// The derivative of the loss in a residual; where the integral counts, `residual` is
+    /// the integral.
     fn seed(&self, residual: f64, point: usize) -> f64 {
-        let share = self.weight * self.point_weight(point) / self.points as f64;
+        let weight = self.weight * self.point_weight(point);
+        let share = weight / self.points as f64;
         match self.measure {
             Measure::Squares => 2.0 * share * residual,
             Measure::Energy => share,
+            Measure::Integral => 2.0 * weight * residual,
         }
     }
 

@@ -2,7 +2,7 @@
 //! and reverse time. Knows sizes and order, no numbers.
 
 use crate::elemental::{Elemental, falling};
-use crate::kernel::jet::{Mode, Quadratic, Table};
+use crate::kernel::jet::{Mode, Quadratic, QuadraticAdjoint, Riccati, Table};
 use crate::plane::{Plane, Planes, factor_pairs, generated};
 use crate::tape::{ConstantRows, Held, NodeId, Op, Tape};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -101,6 +101,8 @@ pub(crate) struct Composition {
     pub(crate) order: usize,
     /// First place of `e_1 …`, where d is wanted.
     pub(crate) scaled: usize,
+    /// Order of d.
+    pub(crate) derivative_order: usize,
     /// First place of z's planes.
     pub(crate) argument: usize,
     /// Each level of powers: the place of its first plane, and its products.
@@ -154,8 +156,10 @@ pub(crate) enum Step {
     },
     Compose {
         v: BufferId,
+        /// The jet of f'(z), or its value alone where the rest follows from v.
         d: Option<BufferId>,
-        z: BufferId,
+        /// None where v takes the place of z.
+        z: Option<BufferId>,
         elemental: Elemental,
         program: Composition,
     },
@@ -224,6 +228,22 @@ pub(crate) enum Step {
         runs: Vec<Run>,
         columns: Vec<ColumnSum>,
         guarded: bool,
+    },
+    /// Adjoint of a composition whose f' follows from v.
+    ComposeAdjoint {
+        dst: BufferId,
+        /// None where dst takes its place.
+        adjoint: Option<BufferId>,
+        v: BufferId,
+        slope: BufferId,
+        rule: Riccati,
+        /// The same where no order is above 2.
+        quadratic: Option<QuadraticAdjoint>,
+        /// Of the jet of f', in scratch.
+        planes: usize,
+        /// Pairs of its places and those of the adjoint.
+        table: Table,
+        mode: Mode,
     },
     ParameterAdjoint {
         adjoint: BufferId,
@@ -311,6 +331,7 @@ impl Plan {
                 flops: 0,
             },
             derivatives: vec![None; tape.nodes().len()],
+            readers: readers(tape),
             adjoints: vec![None; tape.nodes().len()],
         };
         builder.read_back = builder.read_back();
@@ -502,8 +523,7 @@ impl Step {
             Self::Bilinear { dst, a, b, .. } => [dst, a, b].into_iter().for_each(|&id| touch(id)),
             Self::Compose { v, d, z, .. } => {
                 touch(*v);
-                touch(*z);
-                d.iter().for_each(|&id| touch(id));
+                z.iter().chain(d).for_each(|&id| touch(id));
             }
             Self::Family { outputs, z, .. } => {
                 outputs.iter().for_each(|&id| touch(id));
@@ -536,6 +556,16 @@ impl Step {
                 touch(*zbar);
                 src.iter().for_each(|&id| touch(id));
                 abar.iter().for_each(|(id, ..)| touch(*id));
+            }
+            Self::ComposeAdjoint {
+                dst,
+                adjoint,
+                v,
+                slope,
+                ..
+            } => {
+                [dst, v, slope].into_iter().for_each(|&id| touch(id));
+                adjoint.iter().for_each(|&id| touch(id));
             }
             Self::ParameterAdjoint { adjoint, .. } => touch(*adjoint),
             Self::SelectAdjoint {
@@ -604,6 +634,30 @@ fn families(tape: &Tape, held: &[Held]) -> Vec<Rc<[(NodeId, usize)]>> {
         .collect()
 }
 
+/// How many nodes read each node; a root counts as read once more.
+fn readers(tape: &Tape) -> Vec<usize> {
+    let mut readers = vec![0; tape.nodes().len()];
+    let inputs = tape.nodes().iter().flat_map(|node| &node.inputs);
+    for &id in inputs.chain(tape.roots()) {
+        readers[id] += 1;
+    }
+    readers
+}
+
+/// The jet of f'(z) of an elemental.
+#[derive(Debug, Clone)]
+enum Derivative {
+    /// In a buffer, with its planes.
+    Stored(BufferId, Planes),
+    /// Its value in a buffer, the rest from v by f' = a + b·f + c·f².
+    FromOutput {
+        slope: BufferId,
+        planes: Planes,
+        linear: f64,
+        square: f64,
+    },
+}
+
 struct Builder<'a> {
     tape: &'a Tape,
     held: &'a [Held],
@@ -617,8 +671,10 @@ struct Builder<'a> {
     /// Values of elementals that have been computed anew.
     redone: Vec<Option<BufferId>>,
     plan: Plan,
-    /// Buffer of the jet of f'(z), and its planes, for elementals.
-    derivatives: Vec<Option<(BufferId, Planes)>>,
+    /// How the reverse sweep gets at the jet of f'(z), for elementals.
+    derivatives: Vec<Option<Derivative>>,
+    /// How many nodes read each node.
+    readers: Vec<usize>,
     /// Adjoint buffers that have got a contribution.
     adjoints: Vec<Option<BufferId>>,
 }
@@ -653,6 +709,11 @@ impl Builder<'_> {
         let node = &self.tape.nodes()[id];
         let rows = node.rows;
         let count = self.planes(id).len();
+        if let Op::Elemental(_) = &node.op {
+            let step = self.elementals(id);
+            self.plan.forward.push(step);
+            return;
+        }
         let dst = self.buffer(rows, count);
         self.plan.values[id] = Some(dst);
         let step = match &node.op {
@@ -681,9 +742,9 @@ impl Builder<'_> {
             | Op::SumRows
             | Op::Derivative(_)
             | Op::Laplacian(_)
-            | Op::Detach => self.linear(id, dst, None),
+            | Op::Detach
+            | Op::Elemental(_) => self.linear(id, dst, None),
             Op::Product => self.product(id, dst),
-            Op::Elemental(_) => self.elementals(id, dst),
             Op::Affine { weight, bias } => self.affine(id, dst, *weight, *bias),
             Op::Transposed { weight } => self.transposed(id, dst, *weight),
             Op::Guard => Step::Guard {
@@ -870,6 +931,10 @@ impl Builder<'_> {
                 Op::Affine { .. } | Op::Transposed { .. } | Op::Select { .. } => {
                     read[node.inputs[0]] = true;
                 }
+                Op::Elemental(_) => {
+                    let slope = self.slope_planes(id);
+                    read[id] |= !slope.is_empty() && self.from_output(id).is_some();
+                }
                 _ => {}
             }
         }
@@ -906,6 +971,26 @@ impl Builder<'_> {
             .collect()
     }
 
+    /// (b, c) where the reverse sweep gets f' = a + b·f + c·f² from f. Below a selection f'
+    /// may be NaN where the adjoint is 0: it is stored, and guarded.
+    fn from_output(&self, id: NodeId) -> Option<[f64; 2]> {
+        let own = self.planes(id);
+        match &self.tape.nodes()[id].op {
+            Op::Elemental(f) => f.riccati(),
+            _ => None,
+        }
+        .filter(|_| *own == own.closed() && !self.guarded[id])
+    }
+
+    /// The planes of f'(z) that are stored for the reverse sweep.
+    fn stored_slope(&self, id: NodeId) -> Planes {
+        let planes = self.slope_planes(id);
+        match self.from_output(id) {
+            Some(_) => planes.iter().filter(|p| p.is_value()).cloned().collect(),
+            None => planes,
+        }
+    }
+
     /// The member of a family that is the derivative of another, and holds what is asked.
     fn slope_member(
         &self,
@@ -926,40 +1011,54 @@ impl Builder<'_> {
         let mut kept: Vec<bool> = family.iter().map(|&(id, _)| self.read_back[id]).collect();
         let mut planes = 0;
         for &(id, order) in family {
-            let slope = self.slope_planes(id);
+            let slope = self.stored_slope(id);
             match self.slope_member(family, order, &slope) {
                 _ if slope.is_empty() => {}
                 Some(member) => kept[member] = true,
                 None => planes += slope.len(),
             }
         }
-        let values = family.iter().zip(&kept).filter(|(_, kept)| **kept);
-        planes += values
-            .map(|(&(id, _), _)| self.planes(id).len())
-            .sum::<usize>();
+        for (&(id, _), kept) in family.iter().zip(kept) {
+            planes += if kept { self.planes(id).len() } else { 0 };
+        }
         let z = self.tape.nodes()[first].inputs[0];
-        planes
-            > if self.read_back[z] {
-                0
-            } else {
-                self.planes(z).len()
-            }
+        let instead = if self.read_back[z] {
+            0
+        } else {
+            self.planes(z).len()
+        };
+        planes > instead
+    }
+
+    /// Whether an elemental may write over its argument: nobody else reads that, and the
+    /// planes are the same.
+    fn in_place(&self, id: NodeId) -> bool {
+        let z = self.tape.nodes()[id].inputs[0];
+        let product = matches!(
+            self.tape.nodes()[z].op,
+            Op::Affine { .. } | Op::Transposed { .. }
+        );
+        self.sweep != Sweep::Inspect
+            && self.readers[z] == self.families[id].len()
+            && product
+            && self.planes(z) == self.planes(id)
     }
 
     /// An elemental, with all other derivatives of the function at the same argument.
-    fn elementals(&mut self, id: NodeId, dst: BufferId) -> Step {
+    fn elementals(&mut self, id: NodeId) -> Step {
         let family = self.families[id].clone();
+        let z = self.value_or_zero(self.tape.nodes()[id].inputs[0]);
+        let redoes = self.redoes(&family);
         let mut values = Vec::with_capacity(family.len());
         for &(member, _) in &*family {
-            if member != id {
-                let rows = self.tape.nodes()[member].rows;
-                self.plan.values[member] = Some(self.buffer(rows, self.planes(member).len()));
-            }
-            values.push(self.value(member).or(Some(dst)));
+            let buffer = match !redoes && !values.contains(&Some(z)) && self.in_place(member) {
+                true => z,
+                false => self.value_buffer(member),
+            };
+            self.plan.values[member] = Some(buffer);
+            values.push(Some(buffer));
         }
-        let redoes = self.redoes(&family);
         let outputs = self.family_outputs(&family, values, !redoes);
-        let z = self.value_or_zero(self.tape.nodes()[id].inputs[0]);
         self.family_step(&family, z, outputs)
     }
 
@@ -973,9 +1072,12 @@ impl Builder<'_> {
         let z = self.value_back(self.tape.nodes()[id].inputs[0]);
         let mut values = Vec::with_capacity(family.len());
         for &(member, _) in &*family {
-            let rows = self.tape.nodes()[member].rows;
-            let read = self.read_back[member];
-            values.push(read.then(|| self.buffer(rows, self.planes(member).len())));
+            let in_place = !values.contains(&Some(z)) && self.in_place(member);
+            values.push(match (self.read_back[member], in_place) {
+                (true, true) => Some(z),
+                (true, false) => Some(self.value_buffer(member)),
+                (false, _) => None,
+            });
         }
         let outputs = self.family_outputs(&family, values, true);
         for output in &outputs {
@@ -985,6 +1087,10 @@ impl Builder<'_> {
         }
         let step = self.family_step(&family, z, outputs);
         self.plan.reverse.push(step);
+    }
+
+    fn value_buffer(&mut self, id: NodeId) -> BufferId {
+        self.buffer(self.tape.nodes()[id].rows, self.planes(id).len())
     }
 
     /// What a family makes: values for those members that have a place, and where wanted the
@@ -997,23 +1103,21 @@ impl Builder<'_> {
     ) -> Vec<FamilyOutput> {
         let mut outputs = Vec::new();
         for &(member, order) in family.iter().filter(|_| slopes) {
-            let planes = self.slope_planes(member);
+            let planes = self.stored_slope(member);
             if planes.is_empty() {
                 continue;
             }
-            let rows = self.tape.nodes()[member].rows;
-            let slope = match self.slope_member(family, order, &planes) {
+            let (slope, planes) = match self.slope_member(family, order, &planes) {
                 Some(place) => {
-                    let planes = self.planes(family[place].0).clone();
                     let buffer = match values[place] {
                         Some(buffer) => buffer,
-                        None => self.buffer(rows, planes.len()),
+                        None => self.value_buffer(family[place].0),
                     };
                     values[place] = Some(buffer);
-                    (buffer, planes)
+                    (buffer, self.planes(family[place].0).clone())
                 }
                 None => {
-                    let buffer = self.buffer(rows, planes.len());
+                    let buffer = self.buffer(self.tape.nodes()[member].rows, planes.len());
                     outputs.push(FamilyOutput {
                         member: None,
                         order: order + 1,
@@ -1023,7 +1127,15 @@ impl Builder<'_> {
                     (buffer, planes)
                 }
             };
-            self.derivatives[member] = Some(slope);
+            self.derivatives[member] = Some(match self.from_output(member) {
+                Some([linear, square]) => Derivative::FromOutput {
+                    slope,
+                    planes: self.slope_planes(member),
+                    linear,
+                    square,
+                },
+                None => Derivative::Stored(slope, planes),
+            });
         }
         for (&(member, order), buffer) in family.iter().zip(values) {
             outputs.extend(buffer.map(|buffer| FamilyOutput {
@@ -1049,18 +1161,6 @@ impl Builder<'_> {
             _ => unreachable!("a family of elementals"),
         };
         let argument = self.argument_planes(node.inputs[0]);
-        // As many coefficients whether derivatives are kept or computed anew: the way to
-        // them may depend on how many there are, and the bits should not.
-        let coefficients = family.iter().map(|&(id, order)| {
-            let slope = self.slope_planes(id);
-            let own = order + self.planes(id).order();
-            own.max(if slope.is_empty() {
-                0
-            } else {
-                order + 1 + slope.order()
-            })
-        });
-        let coefficients = coefficients.max().unwrap_or(0);
         let none = Planes::default();
         let pair = match &outputs[..] {
             [v] if v.order == 0 => Some((v, None)),
@@ -1071,17 +1171,17 @@ impl Builder<'_> {
         };
         if let Some((v, d)) = pair {
             let slope = d.map_or(&none, |d| &d.planes);
-            let program = Composition::new(&argument, &v.planes, slope, coefficients);
+            let program = Composition::new(&argument, &v.planes, slope);
             self.plan.scratch = self.plan.scratch.max(program.scratch);
             return Step::Compose {
                 v: v.buffer,
                 d: d.map(|d| d.buffer),
-                z,
+                z: (v.buffer != z).then_some(z),
                 elemental,
                 program,
             };
         }
-        let program = Family::new(&argument, &outputs, coefficients);
+        let program = Family::new(&argument, &outputs);
         self.plan.scratch = self.plan.scratch.max(program.scratch);
         Step::Family {
             outputs: outputs.iter().map(|output| output.buffer).collect(),
@@ -1212,8 +1312,23 @@ impl Builder<'_> {
             Op::Elemental(_) => {
                 let z = node.inputs[0];
                 self.redo(id);
-                if let Some((d, planes)) = self.derivatives[id].clone() {
-                    self.contract_into(id, adjoint, z, d, &planes);
+                match self.derivatives[id].clone() {
+                    Some(Derivative::Stored(d, planes)) => {
+                        self.contract_into(id, adjoint, z, d, &planes);
+                    }
+                    Some(Derivative::FromOutput {
+                        slope,
+                        planes,
+                        linear,
+                        square,
+                    }) => {
+                        let rules = (
+                            self.riccati(id, &planes, linear, square),
+                            self.quadratic_adjoint(id, z, linear, square),
+                        );
+                        self.compose_adjoint(id, adjoint, z, slope, &planes, rules);
+                    }
+                    None => {}
                 }
             }
             Op::Affine { weight, bias } => self.affine_adjoint(id, adjoint, *weight, *bias),
@@ -1310,18 +1425,7 @@ impl Builder<'_> {
         jet: BufferId,
         planes: &Planes,
     ) {
-        let own = self.planes(id);
-        let target = self.planes(input);
-        let mut pairs: Vec<Vec<(usize, usize)>> = vec![Vec::new(); target.len()];
-        for (k, plane) in own.iter().enumerate() {
-            for (i, j) in factor_pairs(plane, planes, target) {
-                pairs[j].push((i, k));
-            }
-        }
-        let mut table = Table::default();
-        for (j, pairs) in pairs.iter().enumerate() {
-            table.push(j, &[], pairs);
-        }
+        let table = self.contraction(id, input, planes);
         let guarded = self.guarded[id];
         let (dst, new) = self.adjoint(input);
         self.plan.reverse.push(Step::Bilinear {
@@ -1335,6 +1439,104 @@ impl Builder<'_> {
                 Mode::Accumulate
             },
             guarded,
+        });
+    }
+
+    /// Multiplication by a jet on `planes`, transposed: from planes of `id` to those of `input`.
+    fn contraction(&self, id: NodeId, input: NodeId, planes: &Planes) -> Table {
+        let target = self.planes(input);
+        let mut pairs: Vec<Vec<(usize, usize)>> = vec![Vec::new(); target.len()];
+        for (k, plane) in self.planes(id).iter().enumerate() {
+            for (i, j) in factor_pairs(plane, planes, target) {
+                pairs[j].push((i, k));
+            }
+        }
+        let mut table = Table::default();
+        for (j, pairs) in pairs.iter().enumerate() {
+            table.push(j, &[], pairs);
+        }
+        table
+    }
+
+    /// The planes of f' = a + b·f + c·f² but for its value.
+    fn riccati(&self, id: NodeId, planes: &Planes, linear: f64, square: f64) -> Riccati {
+        let own = self.planes(id);
+        let mut rule = Riccati::new(linear, square);
+        for (place, plane) in planes.iter().enumerate().filter(|(_, p)| !p.is_value()) {
+            rule.push(place, own.position(plane), &factor_pairs(plane, own, own));
+        }
+        rule
+    }
+
+    /// The adjoint as one kernel, where v is of second order at most.
+    fn quadratic_adjoint(
+        &self,
+        id: NodeId,
+        z: NodeId,
+        linear: f64,
+        square: f64,
+    ) -> Option<QuadraticAdjoint> {
+        let (own, target) = (self.planes(id), self.planes(z));
+        let value = Plane::value();
+        if own.order() > 2 || own.position(&value) != Some(0) || target.position(&value) != Some(0)
+        {
+            return None;
+        }
+        let firsts: Planes = own.iter().filter(|p| p.order() == 1).cloned().collect();
+        let planes: Vec<_> = own
+            .iter()
+            .enumerate()
+            .skip(1)
+            .map(|(place, plane)| {
+                let pairs = factor_pairs(plane, &firsts, &firsts)
+                    .into_iter()
+                    .map(|(i, j)| (i + 1, j + 1))
+                    .collect();
+                (place, target.position(plane), pairs)
+            })
+            .collect();
+        let zeros: Vec<usize> = target
+            .iter()
+            .enumerate()
+            .filter(|(_, plane)| !own.contains(plane))
+            .map(|(place, _)| place)
+            .collect();
+        Some(QuadraticAdjoint::new(linear, square, &planes, &zeros))
+    }
+
+    fn compose_adjoint(
+        &mut self,
+        id: NodeId,
+        adjoint: BufferId,
+        z: NodeId,
+        slope: BufferId,
+        planes: &Planes,
+        (rule, quadratic): (Riccati, Option<QuadraticAdjoint>),
+    ) {
+        let v = self.value_back(id);
+        let table = self.contraction(id, z, planes);
+        // Scratch: the jet of f', then the adjoint.
+        let scratch = planes.len() + self.planes(id).len();
+        self.plan.scratch = self.plan.scratch.max(scratch);
+        let in_place = self.adjoints[z].is_none() && self.planes(z) == self.planes(id);
+        if in_place {
+            self.adjoints[z] = Some(adjoint);
+        }
+        let (dst, new) = self.adjoint(z);
+        self.plan.reverse.push(Step::ComposeAdjoint {
+            dst,
+            adjoint: (!in_place).then_some(adjoint),
+            v,
+            slope,
+            rule,
+            quadratic,
+            planes: planes.len(),
+            table,
+            mode: if new || in_place {
+                Mode::Overwrite
+            } else {
+                Mode::Accumulate
+            },
         });
     }
 
@@ -1626,20 +1828,22 @@ impl Powers {
 }
 
 impl Composition {
-    /// v on the planes `own` and d on the planes `derivative`, from z on `argument`, with
-    /// Taylor coefficients up to the order `least` at least.
-    fn new(argument: &Planes, own: &Planes, derivative: &Planes, least: usize) -> Self {
+    /// v on the planes `own` and d on the planes `derivative`, from z on `argument`.
+    fn new(argument: &Planes, own: &Planes, derivative: &Planes) -> Self {
         let wanted: Planes = own.iter().chain(derivative).cloned().collect();
         let order = wanted.order();
-        let with_derivative = !derivative.is_empty();
-        let coefficients = least.max(order + usize::from(with_derivative));
+        let coefficients = match derivative.is_empty() {
+            true => order,
+            false => order.max(derivative.order() + 1),
+        };
         let scaled = coefficients + 1;
-        let argument_place = scaled + if with_derivative { coefficients - 1 } else { 0 };
+        let argument_place = scaled + derivative.order();
         let powers = Powers::new(argument, &wanted, argument_place);
         let steps: Planes = argument.iter().filter(|p| !p.is_value()).cloned().collect();
         Self {
             order: coefficients,
             scaled,
+            derivative_order: derivative.order(),
             argument: argument_place,
             value: powers.sums(own, |m| m),
             derivative: powers.sums(derivative, |m| scaled + m - 1),
@@ -1707,12 +1911,11 @@ pub(crate) struct FamilyMember {
 }
 
 impl Family {
-    fn new(argument: &Planes, outputs: &[FamilyOutput], coefficients: usize) -> Self {
-        let wanted: Planes = outputs
-            .iter()
-            .flat_map(|o| o.planes.iter())
-            .cloned()
-            .collect();
+    fn new(argument: &Planes, outputs: &[FamilyOutput]) -> Self {
+        let planes = || outputs.iter().flat_map(|output| output.planes.iter());
+        let wanted: Planes = planes().cloned().collect();
+        let orders = outputs.iter().map(|o| o.order + o.planes.order());
+        let coefficients = orders.max().unwrap_or(0);
         let place = coefficients + 1;
         let powers = Powers::new(argument, &wanted, place);
         let scaled = powers.end;

@@ -231,12 +231,7 @@ impl Equation {
 
     /// This equation on another tape, of the same residuals.
     pub(crate) fn with_tape(&self, tape: Tape) -> Result<Self, Error> {
-        let held = tape.infer()?;
-        Ok(Self {
-            tape: Arc::new(tape),
-            held: Arc::new(held),
-            ..self.clone()
-        })
+        Self::from_tape(&self.name, tape, self.owner, self.groups.clone())
     }
 
     /// Its name.
@@ -276,6 +271,23 @@ impl Equation {
 
     pub(crate) fn owner(&self) -> u64 {
         self.owner
+    }
+
+    /// An equation whose tape was not recorded here.
+    pub(crate) fn from_tape(
+        name: &str,
+        tape: Tape,
+        owner: u64,
+        groups: Vec<String>,
+    ) -> Result<Self, Error> {
+        let held = tape.infer()?;
+        Ok(Self {
+            name: name.to_owned(),
+            tape: Arc::new(tape),
+            held: Arc::new(held),
+            owner,
+            groups,
+        })
     }
 }
 

@@ -2,8 +2,10 @@
 //! chunk at a time; nothing of conditions, losses or threads.
 
 use crate::elemental::{self, Elemental};
-use crate::kernel::gemm::{Packed, Start, multiply, outer, row_sums};
-use crate::kernel::jet::{Mode, Table, axpy, bilinear, bilinear_guarded, quadratic, sum};
+use crate::kernel::gemm::{Packed, SCRATCH, Start, multiply, outer, outlined, row_sums};
+use crate::kernel::jet::{
+    Mode, QuadraticAdjoint, Riccati, Table, axpy, bilinear, bilinear_guarded, copy, quadratic, sum,
+};
 use crate::kernel::simd::{InstructionSet, Isa, Kernel, on};
 use crate::plan::{
     BufferId, ColumnSum, Composition, Family, Layout, Plan, Root, Run, Step, Term, WeightKey, Zero,
@@ -55,12 +57,12 @@ impl<T: Real> Workspace<T> {
     /// Makes room for the largest of several plans, at once.
     pub(crate) fn reserve(&mut self, (arena, scratch): (usize, usize)) {
         self.arena.reserve(arena);
-        self.scratch.reserve(scratch);
+        self.scratch.reserve(SCRATCH.max(scratch));
     }
 
     /// Bytes that it allocates for these plans.
     pub(crate) fn bytes((arena, scratch): (usize, usize)) -> usize {
-        let numbers = Aligned::<T>::padded(arena) + Aligned::<T>::padded(scratch);
+        let numbers = Aligned::<T>::padded(arena) + Aligned::<T>::padded(SCRATCH.max(scratch));
         numbers * size_of::<T>() + elemental::Scratch::BYTES
     }
 }
@@ -136,7 +138,7 @@ impl<T: Real> Replay<'_, T> {
         workspace.arena.reserve(self.layout.len);
         workspace
             .scratch
-            .reserve(self.plan.scratch * self.layout.lanes);
+            .reserve(SCRATCH.max(self.plan.scratch * self.layout.lanes));
         self.set.dispatch(Forward {
             replay: *self,
             chunk,
@@ -419,7 +421,8 @@ fn forward_step<T: Real, S: Isa>(
     }
 }
 
-/// Compositions, which the reverse sweep may do again.
+/// Compositions, which the reverse sweep may do again: functions of their own, so that there
+/// is one copy of each.
 #[inline(always)]
 fn elemental_step<T: Real, S: Isa>(
     simd: S,
@@ -438,29 +441,21 @@ fn elemental_step<T: Real, S: Isa>(
             elemental,
             program,
         } => {
-            let (v_rows, z_rows) = (replay.rows(*v), replay.rows(*z));
-            let (v, z, d) = match d {
-                Some(d) => {
-                    let ranges = [replay.range(*v), replay.range(*z), replay.range(*d)];
-                    let [v, z, numbers] = parts(arena, ranges);
-                    (v, z, Some((numbers, replay.rows(*d))))
-                }
-                None => {
-                    let [v, z] = parts(arena, [replay.range(*v), replay.range(*z)]);
-                    (v, z, None)
-                }
-            };
-            on(
+            // An absent buffer stands for no numbers, which are disjoint from any.
+            let range = |id: &Option<BufferId>| id.map_or(0..0, |id| replay.range(id));
+            let rows = |id: &Option<BufferId>| id.map(|id| replay.rows(id));
+            let v_rows = replay.rows(*v);
+            let [v, z_numbers, d_numbers] = parts(arena, [replay.range(*v), range(z), range(d)]);
+            outlined(
                 simd,
                 Compose {
                     elemental,
                     program,
                     lanes,
-                    z,
-                    z_rows,
+                    z: rows(z).map(|rows| (&*z_numbers, rows)),
                     v,
                     v_rows,
-                    d,
+                    d: rows(d).map(|rows| (d_numbers, rows)),
                     scratch,
                     planes,
                 },
@@ -471,7 +466,7 @@ fn elemental_step<T: Real, S: Isa>(
             z,
             elemental,
             program,
-        } => on(
+        } => outlined(
             simd,
             Members {
                 replay,
@@ -668,8 +663,8 @@ struct Compose<'a, T> {
     elemental: &'a Elemental,
     program: &'a Composition,
     lanes: usize,
-    z: &'a [T],
-    z_rows: Rows,
+    /// None where v holds it.
+    z: Option<(&'a [T], Rows)>,
     v: &'a mut [T],
     v_rows: Rows,
     d: Option<(&'a mut [T], Rows)>,
@@ -684,46 +679,50 @@ impl<T: Real> Kernel for Compose<'_, T> {
         let Self { program, lanes, .. } = self;
         let scratch = &mut self.scratch[..program.scratch * lanes];
         for row in 0..self.v_rows.count {
-            let z = self.z_rows.of(self.z, row);
             let v = self.v_rows.of_mut(self.v, row);
+            let z = self.z.map(|(z, rows)| rows.of(z, row));
+            let (coefficients, rest) = scratch.split_at_mut(program.argument * lanes);
+            let argument = z.unwrap_or(v);
+            let simple = program.quadratic.is_some() && lanes.is_multiple_of(T::lanes::<S>());
+            if !simple {
+                copy(simd, argument, &mut rest[..argument.len()]);
+            }
             // z's value comes first in its row.
-            let coefficients = &mut scratch[..(program.order + 1) * lanes];
             if S::FMA {
                 self.elemental.coefficients::<T, true>(
-                    &z[..lanes],
+                    &argument[..lanes],
                     program.order,
                     coefficients,
                     self.planes,
                 );
             } else {
                 self.elemental.coefficients::<T, false>(
-                    &z[..lanes],
+                    &argument[..lanes],
                     program.order,
                     coefficients,
                     self.planes,
                 );
             }
-            if let Some(rule) = &program.quadratic {
-                let coefficients = &scratch[..(program.order + 1) * lanes];
-                let mut d = self.d.as_mut().map(|(d, rows)| rows.of_mut(d, row));
-                if quadratic(simd, rule, coefficients, z, v, d.as_deref_mut(), lanes) {
-                    if let Some(place) = program.value_place {
-                        v[place * lanes..][..lanes].copy_from_slice(&scratch[..lanes]);
-                    }
-                    if let Some(d) = d {
-                        d[..lanes].copy_from_slice(&scratch[lanes..2 * lanes]);
-                    }
-                    continue;
-                }
+            let mut d = self.d.as_mut().map(|(d, rows)| rows.of_mut(d, row));
+            if let Some(place) = program.value_place {
+                copy(
+                    simd,
+                    &coefficients[..lanes],
+                    &mut v[place * lanes..][..lanes],
+                );
             }
-            let argument = program.argument * lanes;
-            scratch[argument..argument + z.len()].copy_from_slice(z);
+            if let Some(d) = &mut d {
+                // f' at z itself is always needed, and comes first.
+                copy(simd, &coefficients[lanes..2 * lanes], &mut d[..lanes]);
+            }
+            if let Some(rule) = &program.quadratic
+                && quadratic(simd, rule, coefficients, z, v, d.as_deref_mut(), lanes)
+            {
+                continue;
+            }
             for (place, table) in &program.powers {
                 let (lower, upper) = scratch.split_at_mut(place * lanes);
                 bilinear(simd, table, lower, lower, upper, lanes, Mode::Overwrite);
-            }
-            if let Some(place) = program.value_place {
-                v[place * lanes..][..lanes].copy_from_slice(&scratch[..lanes]);
             }
             bilinear(
                 simd,
@@ -734,11 +733,10 @@ impl<T: Real> Kernel for Compose<'_, T> {
                 lanes,
                 Mode::Overwrite,
             );
-            if let Some((d, d_rows)) = &mut self.d {
-                let d = d_rows.of_mut(d, row);
+            if let Some(d) = d {
                 let (coefficients, rest) = scratch.split_at_mut(program.scaled * lanes);
                 let mut factor = T::ONE;
-                for k in 1..program.order {
+                for k in 1..=program.derivative_order {
                     factor += T::ONE;
                     axpy(
                         factor,
@@ -747,8 +745,6 @@ impl<T: Real> Kernel for Compose<'_, T> {
                         Mode::Overwrite,
                     );
                 }
-                // f' at z itself is always needed, and comes first.
-                d[..lanes].copy_from_slice(&coefficients[lanes..2 * lanes]);
                 bilinear(
                     simd,
                     &program.derivative,
@@ -759,6 +755,56 @@ impl<T: Real> Kernel for Compose<'_, T> {
                     Mode::Overwrite,
                 );
             }
+        }
+    }
+}
+
+struct ComposeAdjoint<'a, T> {
+    rule: &'a Riccati,
+    quadratic: Option<&'a QuadraticAdjoint>,
+    table: &'a Table,
+    /// Of the jet of f', in scratch.
+    planes: usize,
+    mode: Mode,
+    lanes: usize,
+    v: &'a [T],
+    v_rows: Rows,
+    slope: &'a [T],
+    slope_rows: Rows,
+    /// None where dst holds it.
+    adjoint: Option<(&'a [T], Rows)>,
+    dst: &'a mut [T],
+    dst_rows: Rows,
+    scratch: &'a mut [T],
+}
+
+impl<T: Real> Kernel for ComposeAdjoint<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let Self {
+            rule, table, lanes, ..
+        } = self;
+        let planes = self.planes * lanes;
+        let (jet, held) = self.scratch.split_at_mut(planes);
+        for row in 0..self.dst_rows.count {
+            let v = self.v_rows.of(self.v, row);
+            let slope = &self.slope_rows.of(self.slope, row)[..lanes];
+            let dst = self.dst_rows.of_mut(self.dst, row);
+            let adjoint = self.adjoint.map(|(adjoint, rows)| rows.of(adjoint, row));
+            if let Some(rule) = self.quadratic
+                && rule.apply(simd, v, slope, adjoint, dst, lanes, self.mode)
+            {
+                continue;
+            }
+            copy(simd, slope, &mut jet[..lanes]);
+            rule.fill(simd, v, jet, lanes);
+            let adjoint = adjoint.unwrap_or_else(|| {
+                let held = &mut held[..dst.len()];
+                copy(simd, dst, held);
+                held
+            });
+            bilinear(simd, table, jet, adjoint, dst, lanes, self.mode);
         }
     }
 }
@@ -949,7 +995,7 @@ impl<T: Real> Kernel for Reverse<'_, T> {
                 Step::Compose { .. } | Step::Family { .. } => {
                     elemental_step(simd, &replay, step, arena, scratch, elemental);
                 }
-                _ => reverse_step(simd, &replay, step, arena, &mut sink),
+                _ => reverse_step(simd, &replay, step, arena, scratch, &mut sink),
             }
         }
     }
@@ -961,6 +1007,7 @@ fn reverse_step<T: Real, S: Isa>(
     replay: &Replay<'_, T>,
     step: &Step,
     arena: &mut [T],
+    scratch: &mut [T],
     sink: &mut Sink<'_, T>,
 ) {
     let lanes = replay.layout.lanes;
@@ -1014,6 +1061,46 @@ fn reverse_step<T: Real, S: Isa>(
                     a,
                     a_rows: src_rows,
                     sink,
+                    scratch,
+                },
+            );
+        }
+        Step::ComposeAdjoint {
+            dst,
+            adjoint,
+            v,
+            slope,
+            rule,
+            quadratic,
+            planes,
+            table,
+            mode,
+        } => {
+            let range = |id: &Option<BufferId>| id.map_or(0..0, |id| replay.range(id));
+            let ranges = [
+                replay.range(*dst),
+                range(adjoint),
+                replay.range(*v),
+                replay.range(*slope),
+            ];
+            let [dst_numbers, numbers, v_numbers, slope_numbers] = parts(arena, ranges);
+            on(
+                simd,
+                ComposeAdjoint {
+                    rule,
+                    quadratic: quadratic.as_ref(),
+                    table,
+                    planes: *planes,
+                    mode: *mode,
+                    lanes,
+                    v: v_numbers,
+                    v_rows: replay.rows(*v),
+                    slope: slope_numbers,
+                    slope_rows: replay.rows(*slope),
+                    adjoint: adjoint.map(|id| (&*numbers, replay.rows(id))),
+                    dst: dst_numbers,
+                    dst_rows: replay.rows(*dst),
+                    scratch,
                 },
             );
         }
@@ -1061,6 +1148,7 @@ fn reverse_step<T: Real, S: Isa>(
                     a,
                     a_rows: src_rows,
                     sink,
+                    scratch,
                 },
             );
         }
@@ -1188,6 +1276,7 @@ struct WeightAdjoint<'a, 's, T> {
     a: &'a [T],
     a_rows: Rows,
     sink: &'a mut Sink<'s, T>,
+    scratch: &'a mut [T],
 }
 
 impl<T: Real> Kernel for WeightAdjoint<'_, '_, T> {
@@ -1215,6 +1304,7 @@ impl<T: Real> Kernel for WeightAdjoint<'_, '_, T> {
                         key.columns,
                         run.len * lanes,
                         &mut gradient[weight.clone()],
+                        self.scratch,
                     );
                 }
                 if let (Some(bias), Some(place)) = (self.bias, self.value) {
@@ -1290,6 +1380,7 @@ struct TransposedWeightAdjoint<'a, 's, T> {
     a: &'a [T],
     a_rows: Rows,
     sink: &'a mut Sink<'s, T>,
+    scratch: &'a mut [T],
 }
 
 impl<T: Real> Kernel for TransposedWeightAdjoint<'_, '_, T> {
@@ -1311,6 +1402,7 @@ impl<T: Real> Kernel for TransposedWeightAdjoint<'_, '_, T> {
                         key.columns,
                         run.len * lanes,
                         gradient,
+                        self.scratch,
                     );
                 }
                 for ColumnSum { place, parts } in self.columns {

@@ -479,3 +479,138 @@ fn adjoints_of_a_sweep_are_known() {
     // Jets have no second graph.
     assert!(stacked(2).tape().sweeps().is_empty());
 }
+
+/// What the counts choose for an equation of a network with these hidden layers.
+fn chosen<const D: usize>(
+    hidden: &[usize],
+    outputs: usize,
+    residual: impl Fn(&[Field], &[Field]) -> Vec<Field>,
+) -> Lowering {
+    let mut params = Parameters::seeded(1);
+    let mut widths = vec![D];
+    widths.extend(hidden);
+    widths.push(outputs);
+    let net = params.mlp("u", &widths, Elemental::Tanh).expect("a network");
+    let names: Vec<String> = (0..D).map(|i| format!("x{i}")).collect();
+    let equation = Equation::record_over("eq", &params, &names, |x| residual(x, &net.at_all(x)))
+        .expect("an equation");
+    let points = Points::from_rows(&spread::<D>(200)).expect("points");
+    let problem = Problem::new(&params, [Condition::new(&equation, points)]).expect("a problem");
+    let options = Options::default().lowering(Lowering::Auto);
+    let engine = Engine::with(&problem, &options).expect("an engine");
+    // The same each time.
+    let again = Engine::with(&problem, &options).expect("an engine");
+    assert_eq!(engine.plans()[0].lowering, again.plans()[0].lowering);
+    engine.plans()[0].lowering
+}
+
+fn energy(x: &[Field], u: &[Field]) -> Vec<Field> {
+    vec![x.iter().map(|&x| u[0].d(x) * u[0].d(x)).sum()]
+}
+
+#[test]
+fn auto_takes_sweeps_for_gradients_in_many_coordinates() {
+    for hidden in [&[32, 32][..], &[64, 64, 64, 64], &[128, 128, 128]] {
+        let nested = Lowering::NestedReverse;
+        assert_eq!(chosen::<5>(hidden, 1, energy), nested, "{hidden:?}");
+        assert_eq!(chosen::<10>(hidden, 1, energy), nested, "{hidden:?}");
+        assert_eq!(chosen::<20>(hidden, 1, energy), nested, "{hidden:?}");
+    }
+}
+
+#[test]
+fn auto_takes_jets_for_high_orders_several_outputs_and_laplacians() {
+    for hidden in [&[32, 32][..], &[64, 64, 64, 64], &[128, 128, 128]] {
+        let jets = |what: &str, lowering: Lowering| {
+            assert_eq!(lowering, Lowering::Jets, "{what}, {hidden:?}");
+        };
+        let kdv = chosen::<2>(hidden, 1, |x, u| {
+            let u = u[0];
+            vec![u.d(x[0]) + 6.0 * u * u.d(x[1]) + u.d(x[1]).d(x[1]).d(x[1])]
+        });
+        jets("third order", kdv);
+        let biharmonic = chosen::<2>(hidden, 1, |x, u| vec![u[0].laplacian(x).laplacian(x)]);
+        jets("fourth order", biharmonic);
+        let navier_stokes = chosen::<3>(hidden, 3, |x, u| {
+            let (t, x, y) = (x[0], x[1], x[2]);
+            let momentum = |w: Field, px: Field| {
+                let viscous = w.d(x).d(x) + w.d(y).d(y);
+                w.d(t) + u[0] * w.d(x) + u[1] * w.d(y) + px - 0.01 * viscous
+            };
+            vec![
+                momentum(u[0], u[2].d(x)),
+                momentum(u[1], u[2].d(y)),
+                u[0].d(x) + u[1].d(y),
+            ]
+        });
+        jets("several outputs", navier_stokes);
+        let laplace = |x: &[Field], u: &[Field]| vec![u[0].laplacian(x) + 1.0];
+        jets("a Laplacian in 5 coordinates", chosen::<5>(hidden, 1, laplace));
+        jets("a Laplacian in 20 coordinates", chosen::<20>(hidden, 1, laplace));
+    }
+}
+
+#[test]
+fn a_budget_may_decide_between_modes() {
+    // The gradient in many coordinates is not only faster by a sweep, it is smaller.
+    let mut params = Parameters::seeded(1);
+    let net = mlp(&mut params, &[10, 32, 32, 1], Elemental::Tanh);
+    let names: Vec<String> = (0..10).map(|i| format!("x{i}")).collect();
+    let equation = Equation::record_over("energy", &params, &names, |x| energy(x, &net.at_all(x)))
+        .expect("an equation");
+    let jets = Counts::of(&equation);
+    let nested = Counts::of(&equation.lowered(Lowering::NestedReverse).expect("a tape"));
+    assert!(3 * nested.kept_bytes::<f64>(64) < jets.kept_bytes::<f64>(64));
+    assert!(3 * nested.arena_bytes::<f64>(64) < jets.arena_bytes::<f64>(64));
+    assert_eq!(jets.arena_bytes::<f32>(64) * 2, jets.arena_bytes::<f64>(64));
+    // Recomputation keeps less, in either mode.
+    for lowering in [Lowering::Jets, Lowering::NestedReverse] {
+        let equation = equation.lowered(lowering).expect("a tape");
+        let kept = Counts::of(&equation).kept_bytes::<f64>(64);
+        let less = Counts::recomputed(&equation).kept_bytes::<f64>(64);
+        assert!(less < kept, "{less} of {kept} by {lowering:?}");
+    }
+}
+
+#[test]
+fn gradients_are_returned_and_batches_add_up() {
+    let mut params = Parameters::new();
+    let u = mlp(&mut params, &[2, 6, 1], Elemental::Tanh);
+    let equation = Equation::record("heat", &params, ["t", "x"], |[t, x]| {
+        let [u] = u.at(&[t, x]);
+        u.d(t) - 0.1 * u.d(x).d(x)
+    })
+    .expect("an equation");
+    let rows = spread::<2>(150);
+    let theta = params.values();
+    let engine = |rows: &[[f64; 2]], options: &Options| {
+        let points = Points::from_rows(rows).expect("points");
+        let problem = Problem::new(&params, [Condition::new(&equation, points)]);
+        Engine::with(&problem.expect("a problem"), options).expect("an engine")
+    };
+    for lowering in lowerings(2) {
+        let options = Options::default().lowering(lowering).chunk(16);
+        let whole = engine(&rows, &options);
+        let full = whole.evaluate(theta).expect("an evaluation");
+        // Asking twice adds nothing, and what stood in the slices is gone.
+        let mut losses = [f64::NAN];
+        let mut gradient = vec![1e300; theta.len()];
+        for _ in 0..2 {
+            whole.evaluate_into(theta, &mut losses, &mut gradient).expect("an evaluation");
+            assert_eq!(gradient, full.gradient);
+        }
+        // Uneven batches, weighted by their share of the points.
+        let mut sum = vec![0.0; theta.len()];
+        let mut loss = 0.0;
+        for batch in [&rows[..70], &rows[70..71], &rows[71..]] {
+            let part = engine(batch, &options).evaluate(theta).expect("an evaluation");
+            let share = batch.len() as f64 / rows.len() as f64;
+            loss += share * part.loss;
+            for (sum, g) in sum.iter_mut().zip(&part.gradient) {
+                *sum += share * g;
+            }
+        }
+        assert_close("loss", &[loss], &[full.loss], 1e-14);
+        assert_close("gradient", &sum, &full.gradient, 1e-14);
+    }
+}

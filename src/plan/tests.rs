@@ -120,7 +120,7 @@ proptest! {
             .flat_map(|k| factor_pairs(k, &every, &argument))
             .filter_map(|(i, _)| every.get(i).cloned())
             .collect();
-        let program = Composition::new(&argument, &own, &derivative, 0);
+        let program = Composition::new(&argument, &own, &derivative);
         let z = numbers(&argument, &z_numbers);
         let c: Vec<f64> = c.iter().map(|&n| f64::from(n)).collect();
         let row: Vec<f64> = argument.iter().map(|p| at(&z, p)).collect();
