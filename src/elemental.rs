@@ -267,12 +267,77 @@ impl Elemental {
         })
     }
 
+    /// The function of a name in print, but for those of the user.
+    ///
+    /// ```
+    /// use dualtape::Elemental;
+    ///
+    /// for function in [Elemental::Tanh, Elemental::Powi(-2), Elemental::Powf(0.1)] {
+    ///     assert_eq!(Elemental::named(&function.name()), Some(function));
+    /// }
+    /// assert_eq!(Elemental::named("Tanh?"), None);
+    /// ```
+    pub fn named(name: &str) -> Option<Self> {
+        const PLAIN: [Elemental; 27] = [
+            Elemental::Tanh,
+            Elemental::Sigmoid,
+            Elemental::LogSigmoid,
+            Elemental::Softplus,
+            Elemental::Silu,
+            Elemental::Gelu,
+            Elemental::Sin,
+            Elemental::Cos,
+            Elemental::Tan,
+            Elemental::Exp,
+            Elemental::ExpM1,
+            Elemental::Ln,
+            Elemental::Ln1p,
+            Elemental::Sqrt,
+            Elemental::Cbrt,
+            Elemental::Recip,
+            Elemental::Sinh,
+            Elemental::Cosh,
+            Elemental::Asin,
+            Elemental::Acos,
+            Elemental::Atan,
+            Elemental::Asinh,
+            Elemental::Acosh,
+            Elemental::Atanh,
+            Elemental::Erf,
+            Elemental::Abs,
+            Elemental::Relu,
+        ];
+        let argument = |function: &str| {
+            let rest = name.strip_prefix(function)?;
+            rest.strip_prefix('(')?.strip_suffix(')')
+        };
+        if let Some(n) = argument("powi") {
+            return n.parse().ok().map(Self::Powi);
+        }
+        if let Some(a) = argument("powf") {
+            return a.parse().ok().map(Self::Powf);
+        }
+        PLAIN.into_iter().find(|function| function.name() == name)
+    }
+
     /// The order of the jets that may pass through it.
     pub fn smoothness(&self) -> Smoothness {
         match self {
             Self::Abs | Self::Relu => Smoothness::UpTo(1),
             Self::Custom(custom) => custom.smoothness,
             _ => Smoothness::Unlimited,
+        }
+    }
+
+    /// (b, c) where f' = a + b·f + c·f²: the derivatives of f' follow from f, without loss
+    /// in the tails, where all of them are small with f'.
+    pub(crate) fn riccati(&self) -> Option<[f64; 2]> {
+        match self {
+            Self::Tanh => Some([0.0, -1.0]),
+            Self::Sigmoid => Some([1.0, -1.0]),
+            Self::Tan => Some([0.0, 1.0]),
+            Self::Exp | Self::ExpM1 => Some([1.0, 0.0]),
+            _ => None,
         }
     }
 

@@ -9,7 +9,7 @@ use crate::error::{Error, check_finite};
 use crate::kernel::simd::InstructionSet;
 use crate::parameters::{Block, Parameters};
 use crate::plan::{Layout, Plan, Sweep, WeightTable};
-use crate::problem::{Condition, Measure, Points, Problem};
+use crate::problem::{Condition, Measure, Points, Problem, check_point_weights, check_weight};
 use crate::real::Real;
 use crate::record::Equation;
 use crate::replay::{Chunk, Replay, Sink, Weights, Workspace, holds};
@@ -127,7 +127,8 @@ pub struct Evaluation {
 /// derivatives in all parameters.
 ///
 /// Rows are scaled by √(w q/N), so that over all blocks of all conditions Σ r² is the loss
-/// and 2 Jᵀr its gradient (for means of squares).
+/// and 2 Jᵀr its gradient (for means of squares). A condition on an integral has one row for
+/// each output, the scaled integral, and `points` is 0..1.
 #[derive(Debug)]
 pub struct Rows<'a> {
     /// Which points of the condition.
@@ -336,6 +337,42 @@ impl Engine {
         Ok(())
     }
 
+    /// The weight of a condition.
+    ///
+    /// # Errors
+    /// No such condition.
+    pub fn weight(&self, condition: &str) -> Result<f64, Error> {
+        let place = self.place(condition)?;
+        Ok(match &self.core {
+            Core::Double(runner) => runner.conditions[place].weight,
+            Core::Single(runner) => runner.conditions[place].weight,
+        })
+    }
+
+    /// Another weight for a condition; nothing else is built anew.
+    ///
+    /// # Errors
+    /// No such condition; a weight as [`Problem::new`] would not take it.
+    pub fn set_weight(&mut self, condition: &str, weight: f64) -> Result<(), Error> {
+        let place = self.place(condition)?;
+        match &mut self.core {
+            Core::Double(runner) => runner.conditions[place].set_weight(weight),
+            Core::Single(runner) => runner.conditions[place].set_weight(weight),
+        }
+    }
+
+    /// Other weights for the points of a condition.
+    ///
+    /// # Errors
+    /// No such condition; weights as [`Problem::new`] would not take them.
+    pub fn set_point_weights(&mut self, condition: &str, weights: &[f64]) -> Result<(), Error> {
+        let place = self.place(condition)?;
+        match &mut self.core {
+            Core::Double(runner) => runner.conditions[place].set_point_weights(weights),
+            Core::Single(runner) => runner.conditions[place].set_point_weights(weights),
+        }
+    }
+
     fn place(&self, condition: &str) -> Result<usize, Error> {
         let place = self.names.iter().position(|name| name == condition);
         place.ok_or_else(|| Error::UnknownName {
@@ -500,6 +537,8 @@ struct Share<T> {
     seeds: Vec<T>,
     /// Σ q r² or Σ q r.
     sum: f64,
+    /// Σ q r of each residual, where the integral is what counts.
+    integrals: Vec<f64>,
 }
 
 /// What an evaluation needs and the next can reuse.
@@ -507,6 +546,8 @@ struct Share<T> {
 struct State<T> {
     weights: Weights<T>,
     shares: Vec<Share<T>>,
+    /// For each condition, the integral of each residual, where that is what counts.
+    integrals: Vec<Vec<f64>>,
 }
 
 #[derive(Debug)]
@@ -572,36 +613,29 @@ impl<T: Real> Runner<T> {
         pool: Option<&rayon::ThreadPool>,
     ) {
         let mut state: State<T> = take(&self.states);
-        let State { weights, shares } = &mut state;
+        let State {
+            weights,
+            shares,
+            integrals,
+        } = &mut state;
         weights.load(theta, &self.weights.keys);
         shares.resize_with(self.tasks.len(), Share::default);
         let weights = &*weights;
-        let work = |task: &Task, share: &mut Share<T>| {
-            let mut workspace: Workspace<T> = take(&self.workspaces);
-            if want == Want::Loss {
-                self.values(task, weights, &mut workspace, share);
-            } else {
-                self.gradient(task, weights, &mut workspace, share);
-            }
-            give_back(&self.workspaces, workspace);
-        };
-        if self.flops < SERIAL || self.tasks.len() == 1 {
-            for (task, share) in self.tasks.iter().zip(&mut *shares) {
-                work(task, share);
-            }
-        } else {
-            let mut parallel = || {
-                self.tasks
-                    .par_iter()
-                    .zip(&mut *shares)
-                    .with_max_len(1)
-                    .for_each(|(task, share)| work(task, share));
-            };
-            match pool {
-                Some(pool) => pool.install(parallel),
-                None => parallel(),
-            }
+        if self.has_integrals() {
+            self.each(shares, pool, |task, workspace, share| {
+                self.integrate(task, weights, workspace, share);
+            });
+            self.collect_integrals(shares, integrals);
         }
+        let integrals = &*integrals;
+        self.each(shares, pool, |task, workspace, share| {
+            if want == Want::Loss {
+                self.values(task, weights, workspace, share);
+            } else {
+                let whole = integrals.get(task.condition).map_or(&[][..], Vec::as_slice);
+                self.gradient(task, weights, whole, workspace, share);
+            }
+        });
         // In the order of the tasks, whoever did them.
         losses.fill(0.0);
         gradient.fill(0.0);
@@ -618,10 +652,92 @@ impl<T: Real> Runner<T> {
                 *to += from.to_f64();
             }
         }
-        for (loss, condition) in losses.iter_mut().zip(&self.conditions) {
-            *loss *= condition.weight / condition.points as f64;
+        for (place, (loss, condition)) in losses.iter_mut().zip(&self.conditions).enumerate() {
+            if condition.measure == Measure::Integral {
+                *loss = condition.weight * integrals[place].iter().map(|s| s * s).sum::<f64>();
+            } else {
+                *loss *= condition.weight / condition.points as f64;
+            }
         }
         give_back(&self.states, state);
+    }
+
+    /// Does all tasks, on several threads where that pays.
+    fn each(
+        &self,
+        shares: &mut [Share<T>],
+        pool: Option<&rayon::ThreadPool>,
+        work: impl Fn(&Task, &mut Workspace<T>, &mut Share<T>) + Sync,
+    ) {
+        let work = |task: &Task, share: &mut Share<T>| {
+            let mut workspace: Workspace<T> = take(&self.workspaces);
+            work(task, &mut workspace, share);
+            give_back(&self.workspaces, workspace);
+        };
+        if self.flops < SERIAL || self.tasks.len() == 1 {
+            for (task, share) in self.tasks.iter().zip(shares) {
+                work(task, share);
+            }
+            return;
+        }
+        let mut parallel = || {
+            self.tasks
+                .par_iter()
+                .zip(&mut *shares)
+                .with_max_len(1)
+                .for_each(|(task, share)| work(task, share));
+        };
+        match pool {
+            Some(pool) => pool.install(parallel),
+            None => parallel(),
+        }
+    }
+
+    fn has_integrals(&self) -> bool {
+        let mut measures = self.conditions.iter().map(|condition| condition.measure);
+        measures.any(|measure| measure == Measure::Integral)
+    }
+
+    /// Σ q r of each residual over a task's points, where the integral is what counts: its
+    /// square needs the whole before anything can be swept back.
+    fn integrate(
+        &self,
+        task: &Task,
+        weights: &Weights<T>,
+        workspace: &mut Workspace<T>,
+        share: &mut Share<T>,
+    ) {
+        let condition = &self.conditions[task.condition];
+        share.integrals.clear();
+        if condition.measure != Measure::Integral {
+            return;
+        }
+        share
+            .integrals
+            .resize(condition.value.plan.roots.len(), 0.0);
+        for chunk in task.chunks.clone() {
+            let chunk = condition.chunk(chunk);
+            let replay = self.replay(&condition.value, chunk.count, weights);
+            replay.forward(chunk, workspace);
+            for (root, sum) in replay.plan.roots.iter().zip(&mut share.integrals) {
+                if let Some(residual) = replay.residual(root, workspace) {
+                    *sum += condition.sum(residual, chunk.start, chunk.count);
+                }
+            }
+        }
+    }
+
+    /// The integrals of whole conditions, from their tasks in order.
+    fn collect_integrals(&self, shares: &[Share<T>], integrals: &mut Vec<Vec<f64>>) {
+        integrals.resize_with(self.conditions.len(), Vec::new);
+        integrals.iter_mut().for_each(Vec::clear);
+        for (task, share) in self.tasks.iter().zip(shares) {
+            let whole = &mut integrals[task.condition];
+            whole.resize(share.integrals.len(), 0.0);
+            for (sum, part) in whole.iter_mut().zip(&share.integrals) {
+                *sum += part;
+            }
+        }
     }
 
     fn replay<'a>(
@@ -648,6 +764,9 @@ impl<T: Real> Runner<T> {
     ) {
         let condition = &self.conditions[task.condition];
         share.sum = 0.0;
+        if condition.measure == Measure::Integral {
+            return;
+        }
         for chunk in task.chunks.clone() {
             let chunk = condition.chunk(chunk);
             let replay = self.replay(&condition.value, chunk.count, weights);
@@ -664,6 +783,7 @@ impl<T: Real> Runner<T> {
         &self,
         task: &Task,
         weights: &Weights<T>,
+        integrals: &[f64],
         workspace: &mut Workspace<T>,
         share: &mut Share<T>,
     ) {
@@ -676,17 +796,19 @@ impl<T: Real> Runner<T> {
             let replay = self.replay(&condition.gradient, chunk.count, weights);
             replay.forward(chunk, workspace);
             replay.clear_seeds(workspace);
-            for root in &replay.plan.roots {
+            for (output, root) in replay.plan.roots.iter().enumerate() {
                 let Some(residual) = replay.residual(root, workspace) else {
                     continue;
                 };
+                let integral = integrals.get(output).copied();
                 share.sum += condition.sum(residual, chunk.start, chunk.count);
                 share.seeds.clear();
-                share.seeds.extend(
-                    residual[..chunk.count].iter().enumerate().map(|(lane, r)| {
-                        T::from_f64(condition.seed(r.to_f64(), chunk.start + lane))
-                    }),
-                );
+                share
+                    .seeds
+                    .extend(residual[..chunk.count].iter().enumerate().map(|(lane, r)| {
+                        let r = integral.unwrap_or_else(|| r.to_f64());
+                        T::from_f64(condition.seed(r, chunk.start + lane))
+                    }));
                 replay.seed(root, workspace, share.seeds.iter().copied());
             }
             replay.reverse(workspace, Sink::Gradient(&mut share.gradient));
@@ -731,6 +853,10 @@ impl<T: Real> Runner<T> {
 
     fn rows(&self, place: usize, theta: &[f64], mut visit: impl FnMut(Rows<'_>)) {
         let condition = &self.conditions[place];
+        if condition.measure == Measure::Integral {
+            self.integral_rows(condition, theta, visit);
+            return;
+        }
         let mut weights = Weights::default();
         weights.load(theta, &self.weights.keys);
         let mut workspace: Workspace<T> = take(&self.workspaces);
@@ -785,6 +911,46 @@ impl<T: Real> Runner<T> {
                     stride: lanes,
                 });
             }
+        }
+        give_back(&self.workspaces, workspace);
+    }
+
+    /// One row for each output: √w Σ q r.
+    fn integral_rows(
+        &self,
+        condition: &Compiled<T>,
+        theta: &[f64],
+        mut visit: impl FnMut(Rows<'_>),
+    ) {
+        let mut weights = Weights::default();
+        weights.load(theta, &self.weights.keys);
+        let mut workspace: Workspace<T> = take(&self.workspaces);
+        let root_weight = condition.weight.sqrt();
+        for output in 0..condition.gradient.plan.roots.len() {
+            let mut row = vec![T::ZERO; self.parameters];
+            let mut integral = 0.0;
+            for chunk in 0..condition.points.div_ceil(condition.chunk) {
+                let chunk = condition.chunk(chunk);
+                let replay = self.replay(&condition.gradient, chunk.count, &weights);
+                replay.forward(chunk, &mut workspace);
+                replay.clear_seeds(&mut workspace);
+                let root = &replay.plan.roots[output];
+                if let Some(residual) = replay.residual(root, &workspace) {
+                    integral += condition.sum(residual, chunk.start, chunk.count);
+                }
+                let share = |lane: usize| root_weight * condition.point_weight(chunk.start + lane);
+                let seeds = (0..chunk.count).map(|lane| T::from_f64(share(lane)));
+                replay.seed(root, &mut workspace, seeds);
+                replay.reverse(&mut workspace, Sink::Gradient(&mut row));
+            }
+            let row: Vec<f64> = row.iter().map(|x| x.to_f64()).collect();
+            visit(Rows {
+                points: 0..1,
+                output,
+                residuals: &[root_weight * integral],
+                jacobian: &row,
+                stride: 1,
+            });
         }
         give_back(&self.workspaces, workspace);
     }
@@ -930,6 +1096,18 @@ impl<T: Real> Compiled<T> {
         }
     }
 
+    fn set_weight(&mut self, weight: f64) -> Result<(), Error> {
+        check_weight(&self.name, self.measure, weight)?;
+        self.weight = weight;
+        Ok(())
+    }
+
+    fn set_point_weights(&mut self, weights: &[f64]) -> Result<(), Error> {
+        check_point_weights(&self.name, weights, self.points)?;
+        self.point_weights = Some(weights.to_vec());
+        Ok(())
+    }
+
     fn point_weight(&self, point: usize) -> f64 {
         self.point_weights
             .as_ref()
@@ -942,19 +1120,22 @@ impl<T: Real> Compiled<T> {
             let r = r.to_f64();
             let measured = match self.measure {
                 Measure::Squares => r * r,
-                Measure::Energy => r,
+                Measure::Energy | Measure::Integral => r,
             };
             self.point_weight(start + lane) * measured
         });
         terms.sum()
     }
 
-    /// The derivative of the loss in a residual.
+    /// The derivative of the loss in a residual; where the integral counts, `residual` is
+    /// the integral.
     fn seed(&self, residual: f64, point: usize) -> f64 {
-        let share = self.weight * self.point_weight(point) / self.points as f64;
+        let weight = self.weight * self.point_weight(point);
+        let share = weight / self.points as f64;
         match self.measure {
             Measure::Squares => 2.0 * share * residual,
             Measure::Energy => share,
+            Measure::Integral => 2.0 * weight * residual,
         }
     }
 

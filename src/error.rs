@@ -345,6 +345,11 @@ pub(crate) fn check_finite(what: &str, values: &[f64]) -> Result<(), Error> {
 
 /// Writes a text file, and makes its folder.
 pub(crate) fn write_text(path: &Path, text: &str) -> Result<(), Error> {
+    write_file(path, text.as_bytes())
+}
+
+/// Writes a file, and makes its folder.
+pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
     let fail = |error: std::io::Error| Error::File {
         path: path.display().to_string(),
         reason: error.to_string(),
@@ -352,5 +357,5 @@ pub(crate) fn write_text(path: &Path, text: &str) -> Result<(), Error> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(fail)?;
     }
-    std::fs::write(path, text).map_err(fail)
+    std::fs::write(path, bytes).map_err(fail)
 }

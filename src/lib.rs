@@ -37,8 +37,9 @@
 //! # Floors
 //! A module uses those above it in this list, never those below: [`error`], [`plane`],
 //! [`elemental`], [`tape`], [`record`], the plan and the replay (private), [`network`] and
-//! [`parameters`], [`problem`] and [`sample`], [`engine`], [`optim`] and [`train`]. [`plot`]
-//! stands beside them, and [`dual`] uses none of them.
+//! [`parameters`], [`points`], [`domain`] and [`sample`], [`ansatz`], [`problem`],
+//! [`engine`], [`weights`] and [`model`], [`optim`] and [`train`]. [`plot`] stands beside
+//! them, and [`dual`] uses none of them.
 
 /// A short course, each page adding one idea.
 pub mod course {
@@ -58,17 +59,21 @@ pub mod course {
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+pub mod ansatz;
+pub mod domain;
 pub mod dual;
 pub mod elemental;
 pub mod engine;
 pub mod error;
 pub(crate) mod kernel;
+pub mod model;
 pub mod network;
 pub mod optim;
 pub mod parameters;
 pub(crate) mod plan;
 pub mod plane;
 pub mod plot;
+pub mod points;
 pub mod problem;
 pub mod real;
 pub mod record;
@@ -76,17 +81,21 @@ pub(crate) mod replay;
 pub mod sample;
 pub mod tape;
 pub mod train;
+pub mod weights;
 
+pub use domain::Domain;
 pub use elemental::{Elemental, Smoothness};
 pub use engine::{Engine, Evaluation, Options, Precision, Rows, values};
 pub use error::Error;
 pub use kernel::simd::InstructionSet;
+pub use model::Model;
 pub use network::{Activation, Architecture, Init, Mlp};
 pub use optim::{Adam, GradientDescent, Optimizer, Schedule};
 pub use parameters::{Block, Coefficient, Parameters};
 pub use plan::Counts;
-pub use problem::{Condition, Measure, Points, Problem};
+pub use points::{Points, Quadrature};
+pub use problem::{Condition, Measure, Problem};
 pub use real::Real;
 pub use record::{Equation, Field, Mask, data, detach, select};
-pub use sample::Sampler;
+pub use sample::{Design, Sampler, SamplerState};
 pub use train::{History, Report, State, Stop, Train};

@@ -151,6 +151,14 @@ impl Architecture {
         self
     }
 
+    /// How many parameters it has; nothing if they are too many.
+    pub(crate) fn size(&self) -> Option<usize> {
+        let size = self.widths.windows(2).try_fold(0_usize, |sum, w| {
+            w[0].checked_mul(w[1])?.checked_add(w[1])?.checked_add(sum)
+        });
+        size.filter(|size| *size <= MAX_PARAMETERS)
+    }
+
     pub(crate) fn check(&self, name: &str) -> Result<(), Error> {
         let fail = |given: String, expected: &str| {
             Err(Error::Architecture {
@@ -171,10 +179,7 @@ impl Architecture {
                 "every layer needs at least one unit",
             );
         }
-        let size = self.widths.windows(2).try_fold(0_usize, |sum, w| {
-            w[0].checked_mul(w[1])?.checked_add(w[1])?.checked_add(sum)
-        });
-        if size.is_none_or(|size| size > MAX_PARAMETERS) {
+        if self.size().is_none() {
             return fail(
                 format!("widths {:?}", self.widths),
                 "a network has at most 2^31 parameters",
@@ -304,6 +309,34 @@ impl Mlp {
 
     pub(crate) fn layers(&self) -> &[Layer] {
         &self.layers
+    }
+
+    /// The same network in a clone of its parameters.
+    pub(crate) fn owned_by(&self, owner: u64) -> Self {
+        Self {
+            owner,
+            ..self.clone()
+        }
+    }
+
+    /// Its widths, from inputs to outputs.
+    pub fn widths(&self) -> Vec<usize> {
+        let outputs = self.layers.iter().map(|layer| layer.rows);
+        std::iter::once(self.inputs()).chain(outputs).collect()
+    }
+
+    /// What follows each layer but the last.
+    pub fn activations(&self) -> Vec<&Activation> {
+        let layers = self.layers.iter();
+        layers
+            .filter_map(|layer| layer.activation.as_ref())
+            .collect()
+    }
+
+    /// The frequency of a SIREN.
+    pub fn omega(&self) -> Option<f64> {
+        let scale = self.layers[0].scale;
+        (scale != 1.0).then_some(scale)
     }
 
     /// Its name.

@@ -34,6 +34,7 @@ pub struct Parameters {
     values: Vec<f64>,
     blocks: Vec<Block>,
     groups: Vec<String>,
+    networks: Vec<Mlp>,
 }
 
 /// What a set of parameters shares with its clones, as long as only one of them grows: the
@@ -115,6 +116,7 @@ impl Parameters {
             values: Vec::new(),
             blocks: Vec::new(),
             groups: Vec::new(),
+            networks: Vec::new(),
         }
     }
 
@@ -161,7 +163,30 @@ impl Parameters {
             });
         }
         self.values.append(&mut values);
+        self.networks.push(net.clone());
         Ok(net)
+    }
+
+    /// Adds a group of blocks whose meaning only a recorded equation knows: rows and columns
+    /// of each, all values 0.
+    pub(crate) fn opaque(
+        &mut self,
+        group: &str,
+        blocks: &[(String, usize, usize)],
+    ) -> Result<(), Error> {
+        self.add_group(group)?;
+        for (name, rows, columns) in blocks {
+            let block = Block {
+                name: name.clone(),
+                group: group.to_owned(),
+                offset: self.values.len(),
+                rows: *rows,
+                columns: *columns,
+            };
+            self.values.resize(self.values.len() + block.len(), 0.0);
+            self.blocks.push(block);
+        }
+        Ok(())
     }
 
     /// Adds a trainable number, for inverse problems.
@@ -253,6 +278,35 @@ impl Parameters {
     /// Names of the networks and coefficients, in order.
     pub fn groups(&self) -> &[String] {
         &self.groups
+    }
+
+    /// A network by its name: the one that was made here, or that came with these parameters
+    /// from a file.
+    ///
+    /// # Errors
+    /// No such network.
+    pub fn net(&self, name: &str) -> Result<Mlp, Error> {
+        let found = self.networks.iter().find(|net| net.name() == name);
+        found.map(|net| net.owned_by(self.owner())).ok_or_else(|| {
+            let known: Vec<&str> = self.networks.iter().map(Mlp::name).collect();
+            Error::UnknownName {
+                what: "network".to_owned(),
+                name: name.to_owned(),
+                known: known.join(", "),
+            }
+        })
+    }
+
+    /// The trainable numbers, in order.
+    pub fn coefficients(&self) -> Vec<Coefficient> {
+        let blocks = self.blocks.iter().filter(|block| block.name == block.group);
+        blocks
+            .map(|block| Coefficient {
+                owner: self.owner(),
+                name: block.name.clone(),
+                index: block.offset,
+            })
+            .collect()
     }
 
     /// A block by its name.

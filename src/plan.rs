@@ -2,7 +2,7 @@
 //! and reverse time. Knows sizes and order, no numbers.
 
 use crate::elemental::Elemental;
-use crate::kernel::jet::{Mode, Quadratic, Table};
+use crate::kernel::jet::{Mode, Quadratic, QuadraticAdjoint, Riccati, Table};
 use crate::plane::{Plane, Planes, factor_pairs, generated};
 use crate::record::Equation;
 use crate::tape::{ConstantRows, Held, NodeId, Op, Tape};
@@ -54,6 +54,9 @@ impl Counts {
                 let powers: usize = program.powers.iter().map(|(_, t)| t.products()).sum();
                 let sums = program.value.products() + program.derivative.products();
                 plan.buffers[*v].rows * (powers + sums)
+            }
+            Step::ComposeAdjoint { v, rule, table, .. } => {
+                plan.buffers[*v].rows * (rule.products() + table.products())
             }
             _ => 0,
         };
@@ -156,6 +159,8 @@ pub(crate) struct Composition {
     pub(crate) order: usize,
     /// First place of `e_1 …`, where d is wanted.
     pub(crate) scaled: usize,
+    /// Order of d.
+    pub(crate) derivative_order: usize,
     /// First place of z's planes.
     pub(crate) argument: usize,
     /// Each level of powers: the place of its first plane, and its products.
@@ -209,8 +214,10 @@ pub(crate) enum Step {
     },
     Compose {
         v: BufferId,
+        /// The jet of f'(z), or its value alone where the rest follows from v.
         d: Option<BufferId>,
-        z: BufferId,
+        /// None where v takes the place of z.
+        z: Option<BufferId>,
         elemental: Elemental,
         program: Composition,
     },
@@ -246,6 +253,22 @@ pub(crate) enum Step {
         columns: Vec<ColumnSum>,
         /// The input may be NaN in lanes that a selection did not take.
         guarded: bool,
+    },
+    /// Adjoint of a composition whose f' follows from v.
+    ComposeAdjoint {
+        dst: BufferId,
+        /// None where dst takes its place.
+        adjoint: Option<BufferId>,
+        v: BufferId,
+        slope: BufferId,
+        rule: Riccati,
+        /// The same where no order is above 2.
+        quadratic: Option<QuadraticAdjoint>,
+        /// Of the jet of f', in scratch.
+        planes: usize,
+        /// Pairs of its places and those of the adjoint.
+        table: Table,
+        mode: Mode,
     },
     ParameterAdjoint {
         adjoint: BufferId,
@@ -327,6 +350,7 @@ impl Plan {
                 flops: 0,
             },
             derivatives: vec![None; tape.nodes().len()],
+            readers: readers(tape),
             adjoints: vec![None; tape.nodes().len()],
         };
         for id in 0..tape.nodes().len() {
@@ -504,8 +528,7 @@ impl Step {
             Self::Bilinear { dst, a, b, .. } => [dst, a, b].into_iter().for_each(|&id| touch(id)),
             Self::Compose { v, d, z, .. } => {
                 touch(*v);
-                touch(*z);
-                d.iter().for_each(|&id| touch(id));
+                z.iter().chain(d).for_each(|&id| touch(id));
             }
             Self::Affine { dst, src, .. } => {
                 touch(*dst);
@@ -526,6 +549,16 @@ impl Step {
                 touch(*zbar);
                 touch(*src);
                 abar.iter().for_each(|(id, ..)| touch(*id));
+            }
+            Self::ComposeAdjoint {
+                dst,
+                adjoint,
+                v,
+                slope,
+                ..
+            } => {
+                [dst, v, slope].into_iter().for_each(|&id| touch(id));
+                adjoint.iter().for_each(|&id| touch(id));
             }
             Self::ParameterAdjoint { adjoint, .. } => touch(*adjoint),
             Self::SelectAdjoint {
@@ -555,6 +588,30 @@ fn guarded(tape: &Tape) -> Vec<bool> {
     guarded
 }
 
+/// How many nodes read each node; a root counts as read once more.
+fn readers(tape: &Tape) -> Vec<usize> {
+    let mut readers = vec![0; tape.nodes().len()];
+    let inputs = tape.nodes().iter().flat_map(|node| &node.inputs);
+    for &id in inputs.chain(tape.roots()) {
+        readers[id] += 1;
+    }
+    readers
+}
+
+/// The jet of f'(z) of an elemental.
+#[derive(Debug, Clone)]
+enum Derivative {
+    /// In a buffer, with its planes.
+    Stored(BufferId, Planes),
+    /// Its value in a buffer, the rest from v by f' = a + b·f + c·f².
+    FromOutput {
+        slope: BufferId,
+        planes: Planes,
+        linear: f64,
+        square: f64,
+    },
+}
+
 struct Builder<'a> {
     tape: &'a Tape,
     held: &'a [Held],
@@ -562,8 +619,10 @@ struct Builder<'a> {
     sweep: Sweep,
     guarded: Vec<bool>,
     plan: Plan,
-    /// Buffer of the jet of f'(z), and its planes, for elementals.
-    derivatives: Vec<Option<(BufferId, Planes)>>,
+    /// How the reverse sweep gets at the jet of f'(z), for elementals.
+    derivatives: Vec<Option<Derivative>>,
+    /// How many nodes read each node.
+    readers: Vec<usize>,
     /// Adjoint buffers that have got a contribution.
     adjoints: Vec<Option<BufferId>>,
 }
@@ -598,7 +657,10 @@ impl Builder<'_> {
         let node = &self.tape.nodes()[id];
         let rows = node.rows;
         let count = self.planes(id).len();
-        let dst = self.buffer(rows, count);
+        let dst = match &node.op {
+            Op::Elemental(_) if self.in_place(id) => self.value_or_zero(node.inputs[0]),
+            _ => self.buffer(rows, count),
+        };
         self.plan.values[id] = Some(dst);
         let step = match &node.op {
             Op::Coordinate(c) => Step::Coordinate {
@@ -784,6 +846,16 @@ impl Builder<'_> {
         }
     }
 
+    /// Whether an elemental may write over its argument: nobody else reads that, and the
+    /// planes are the same.
+    fn in_place(&self, id: NodeId) -> bool {
+        let z = self.tape.nodes()[id].inputs[0];
+        self.sweep != Sweep::Inspect
+            && self.readers[z] == 1
+            && matches!(self.tape.nodes()[z].op, Op::Affine { .. })
+            && self.planes(z) == self.planes(id)
+    }
+
     fn compose(&mut self, id: NodeId, v: BufferId, elemental: Elemental) -> Step {
         let node = &self.tape.nodes()[id];
         let z = node.inputs[0];
@@ -805,17 +877,37 @@ impl Builder<'_> {
         } else {
             Planes::default()
         };
-        let program = Composition::new(&argument_planes, &own, &derivative);
+        // Below a selection f' may be NaN where the adjoint is 0: it is stored, and guarded.
+        let from_output = elemental
+            .riccati()
+            .filter(|_| own == own.closed() && !self.guarded[id]);
+        let stored = match from_output {
+            Some(_) => derivative
+                .iter()
+                .filter(|p| p.is_value())
+                .cloned()
+                .collect(),
+            None => derivative.clone(),
+        };
+        let program = Composition::new(&argument_planes, &own, &stored);
         self.plan.scratch = self.plan.scratch.max(program.scratch);
         let d = (!derivative.is_empty()).then(|| {
-            let d = self.buffer(node.rows, derivative.len());
-            self.derivatives[id] = Some((d, derivative));
+            let d = self.buffer(node.rows, stored.len());
+            self.derivatives[id] = Some(match from_output {
+                Some([linear, square]) => Derivative::FromOutput {
+                    slope: d,
+                    planes: derivative,
+                    linear,
+                    square,
+                },
+                None => Derivative::Stored(d, derivative),
+            });
             d
         });
         Step::Compose {
             v,
             d,
-            z: argument,
+            z: (argument != v).then_some(argument),
             elemental,
             program,
         }
@@ -921,8 +1013,23 @@ impl Builder<'_> {
             }
             Op::Elemental(_) => {
                 let z = node.inputs[0];
-                if let Some((d, planes)) = self.derivatives[id].clone() {
-                    self.contract_into(id, adjoint, z, d, &planes);
+                match self.derivatives[id].clone() {
+                    Some(Derivative::Stored(d, planes)) => {
+                        self.contract_into(id, adjoint, z, d, &planes);
+                    }
+                    Some(Derivative::FromOutput {
+                        slope,
+                        planes,
+                        linear,
+                        square,
+                    }) => {
+                        let rules = (
+                            self.riccati(id, &planes, linear, square),
+                            self.quadratic_adjoint(id, z, linear, square),
+                        );
+                        self.compose_adjoint(id, adjoint, z, slope, &planes, rules);
+                    }
+                    None => {}
                 }
             }
             Op::Affine { weight, bias } => self.affine_adjoint(id, adjoint, *weight, *bias),
@@ -1025,18 +1132,7 @@ impl Builder<'_> {
         jet: BufferId,
         planes: &Planes,
     ) {
-        let own = self.planes(id);
-        let target = self.planes(input);
-        let mut pairs: Vec<Vec<(usize, usize)>> = vec![Vec::new(); target.len()];
-        for (k, plane) in own.iter().enumerate() {
-            for (i, j) in factor_pairs(plane, planes, target) {
-                pairs[j].push((i, k));
-            }
-        }
-        let mut table = Table::default();
-        for (j, pairs) in pairs.iter().enumerate() {
-            table.push(j, &[], pairs);
-        }
+        let table = self.contraction(id, input, planes);
         let guarded = self.guarded[id];
         let (dst, new) = self.adjoint(input);
         self.plan.reverse.push(Step::Bilinear {
@@ -1050,6 +1146,106 @@ impl Builder<'_> {
                 Mode::Accumulate
             },
             guarded,
+        });
+    }
+
+    /// Multiplication by a jet on `planes`, transposed: from planes of `id` to those of `input`.
+    fn contraction(&self, id: NodeId, input: NodeId, planes: &Planes) -> Table {
+        let target = self.planes(input);
+        let mut pairs: Vec<Vec<(usize, usize)>> = vec![Vec::new(); target.len()];
+        for (k, plane) in self.planes(id).iter().enumerate() {
+            for (i, j) in factor_pairs(plane, planes, target) {
+                pairs[j].push((i, k));
+            }
+        }
+        let mut table = Table::default();
+        for (j, pairs) in pairs.iter().enumerate() {
+            table.push(j, &[], pairs);
+        }
+        table
+    }
+
+    /// The planes of f' = a + b·f + c·f² but for its value.
+    fn riccati(&self, id: NodeId, planes: &Planes, linear: f64, square: f64) -> Riccati {
+        let own = self.planes(id);
+        let mut rule = Riccati::new(linear, square);
+        for (place, plane) in planes.iter().enumerate().filter(|(_, p)| !p.is_value()) {
+            rule.push(place, own.position(plane), &factor_pairs(plane, own, own));
+        }
+        rule
+    }
+
+    /// The adjoint as one kernel, where v is of second order at most.
+    fn quadratic_adjoint(
+        &self,
+        id: NodeId,
+        z: NodeId,
+        linear: f64,
+        square: f64,
+    ) -> Option<QuadraticAdjoint> {
+        let (own, target) = (self.planes(id), self.planes(z));
+        let value = Plane::value();
+        if own.order() > 2 || own.position(&value) != Some(0) || target.position(&value) != Some(0)
+        {
+            return None;
+        }
+        let firsts: Planes = own.iter().filter(|p| p.order() == 1).cloned().collect();
+        let planes: Vec<_> = own
+            .iter()
+            .enumerate()
+            .skip(1)
+            .map(|(place, plane)| {
+                let pairs = factor_pairs(plane, &firsts, &firsts)
+                    .into_iter()
+                    .map(|(i, j)| (i + 1, j + 1))
+                    .collect();
+                (place, target.position(plane), pairs)
+            })
+            .collect();
+        let zeros: Vec<usize> = target
+            .iter()
+            .enumerate()
+            .filter(|(_, plane)| !own.contains(plane))
+            .map(|(place, _)| place)
+            .collect();
+        Some(QuadraticAdjoint::new(linear, square, &planes, &zeros))
+    }
+
+    fn compose_adjoint(
+        &mut self,
+        id: NodeId,
+        adjoint: BufferId,
+        z: NodeId,
+        slope: BufferId,
+        planes: &Planes,
+        (rule, quadratic): (Riccati, Option<QuadraticAdjoint>),
+    ) {
+        let Some(v) = self.value(id) else {
+            return;
+        };
+        let table = self.contraction(id, z, planes);
+        // Scratch: the jet of f', then the adjoint.
+        let scratch = planes.len() + self.planes(id).len();
+        self.plan.scratch = self.plan.scratch.max(scratch);
+        let in_place = self.adjoints[z].is_none() && self.planes(z) == self.planes(id);
+        if in_place {
+            self.adjoints[z] = Some(adjoint);
+        }
+        let (dst, new) = self.adjoint(z);
+        self.plan.reverse.push(Step::ComposeAdjoint {
+            dst,
+            adjoint: (!in_place).then_some(adjoint),
+            v,
+            slope,
+            rule,
+            quadratic,
+            planes: planes.len(),
+            table,
+            mode: if new || in_place {
+                Mode::Overwrite
+            } else {
+                Mode::Accumulate
+            },
         });
     }
 
@@ -1202,10 +1398,12 @@ impl Composition {
     fn new(argument: &Planes, own: &Planes, derivative: &Planes) -> Self {
         let wanted: Planes = own.iter().chain(derivative).cloned().collect();
         let order = wanted.order();
-        let with_derivative = !derivative.is_empty();
-        let coefficients = if with_derivative { order + 1 } else { order };
+        let coefficients = match derivative.is_empty() {
+            true => order,
+            false => order.max(derivative.order() + 1),
+        };
         let scaled = coefficients + 1;
-        let argument_place = scaled + if with_derivative { order } else { 0 };
+        let argument_place = scaled + derivative.order();
         let steps: Planes = argument.iter().filter(|p| !p.is_value()).cloned().collect();
 
         // support[m]: planes where δ^m can be non-zero; need[m]: those that are computed.
@@ -1290,6 +1488,7 @@ impl Composition {
         Self {
             order: coefficients,
             scaled,
+            derivative_order: derivative.order(),
             argument: argument_place,
             powers,
             value: sums(own, &|m| m),

@@ -1,184 +1,12 @@
-//! Problems: points with their data, and conditions that share one parameter vector.
+//! Problems: conditions, equations at their points, that share one parameter vector.
 //! Knows nothing of how they are evaluated.
 
 use crate::error::{Error, check_finite};
 use crate::parameters::{Block, Parameters};
+use crate::points::Quadrature;
 use crate::record::{Equation, ParameterSpace};
 
-/// Collocation points, with columns of per-point data.
-///
-/// ```
-/// use dualtape::Points;
-///
-/// let points = Points::from_rows(&[[0.0, -1.0], [0.0, 1.0]])?
-///     .with_column("observed", &[0.3, 0.4])?;
-/// assert_eq!((points.len(), points.dimension()), (2, 2));
-/// # Ok::<(), dualtape::Error>(())
-/// ```
-#[derive(Debug, Clone, PartialEq)]
-pub struct Points {
-    /// One list for each coordinate.
-    coordinates: Vec<Vec<f64>>,
-    columns: Vec<(String, Vec<f64>)>,
-}
-
-impl Points {
-    /// Points from lists of equal length, one for each coordinate.
-    ///
-    /// # Errors
-    /// No coordinate, no point, lists of different lengths, numbers that are not finite.
-    pub fn new(coordinates: Vec<Vec<f64>>) -> Result<Self, Error> {
-        let Some(first) = coordinates.first() else {
-            return Err(Error::Empty {
-                what: "the list of coordinates".to_owned(),
-            });
-        };
-        if first.is_empty() {
-            return Err(Error::Empty {
-                what: "the set of points".to_owned(),
-            });
-        }
-        for (c, list) in coordinates.iter().enumerate() {
-            if list.len() != first.len() {
-                return Err(Error::length(
-                    format!("values of coordinate {c}"),
-                    list.len(),
-                    first.len(),
-                ));
-            }
-            check_finite(&format!("coordinate {c}"), list)?;
-        }
-        Ok(Self {
-            coordinates,
-            columns: Vec::new(),
-        })
-    }
-
-    /// Points as rows.
-    ///
-    /// # Errors
-    /// No point, numbers that are not finite.
-    pub fn from_rows<const D: usize>(rows: &[[f64; D]]) -> Result<Self, Error> {
-        Self::new(
-            (0..D)
-                .map(|d| rows.iter().map(|row| row[d]).collect())
-                .collect(),
-        )
-    }
-
-    /// Points from one list: all coordinates of the first point, then of the second, ….
-    ///
-    /// # Errors
-    /// A length that is no multiple of `dimension`; as [`new`](Self::new).
-    pub fn from_flat(dimension: usize, numbers: &[f64]) -> Result<Self, Error> {
-        if dimension == 0 || !numbers.len().is_multiple_of(dimension) {
-            return Err(Error::OutOfRange {
-                what: "the length of a flat list of points".to_owned(),
-                given: numbers.len().to_string(),
-                expected: format!("a multiple of the dimension {dimension}, which is at least 1"),
-            });
-        }
-        let list = |d: usize| numbers.iter().skip(d).step_by(dimension).copied().collect();
-        Self::new((0..dimension).map(list).collect())
-    }
-
-    /// A grid: for each axis its two ends (both included) and its number of points; the
-    /// last axis runs fastest. An axis of one point stands at its first end.
-    ///
-    /// # Errors
-    /// No axis, an axis without points, more points than can be counted.
-    pub fn grid(axes: &[(f64, f64, usize)]) -> Result<Self, Error> {
-        let total = axes
-            .iter()
-            .try_fold(1_usize, |product, axis| product.checked_mul(axis.2))
-            .filter(|total| *total <= 1 << 32)
-            .ok_or_else(|| Error::OutOfRange {
-                what: "the size of a grid".to_owned(),
-                given: "more than 2^32 points".to_owned(),
-                expected: "take fewer points an axis".to_owned(),
-            })?;
-        let mut repeat = total;
-        let lists = axes
-            .iter()
-            .map(|&(from, to, count)| {
-                repeat /= count.max(1);
-                (0..total)
-                    .map(|n| {
-                        let place = (n / repeat) % count;
-                        if place + 1 == count && count > 1 {
-                            to
-                        } else {
-                            let share = place as f64 / (count.max(2) - 1) as f64;
-                            from + (to - from) * share
-                        }
-                    })
-                    .collect()
-            })
-            .collect();
-        Self::new(lists)
-    }
-
-    /// Adds a column of data, one number a point, to be read by `data(name)`.
-    ///
-    /// # Errors
-    /// Another number of values than points (nothing is ever repeated to fit), a name that
-    /// is taken, numbers that are not finite.
-    pub fn with_column(mut self, name: &str, values: &[f64]) -> Result<Self, Error> {
-        if values.len() != self.len() {
-            return Err(Error::length(
-                format!("values of the data column `{name}`"),
-                values.len(),
-                self.len(),
-            ));
-        }
-        check_finite(&format!("the data column `{name}`"), values)?;
-        if self.columns.iter().any(|(other, _)| other == name) {
-            return Err(Error::DuplicateName {
-                what: "data columns".to_owned(),
-                name: name.to_owned(),
-            });
-        }
-        self.columns.push((name.to_owned(), values.to_vec()));
-        Ok(self)
-    }
-
-    /// How many points.
-    pub fn len(&self) -> usize {
-        self.coordinates[0].len()
-    }
-
-    /// Whether there is none; never, once made.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// How many coordinates a point has.
-    pub fn dimension(&self) -> usize {
-        self.coordinates.len()
-    }
-
-    /// The values of one coordinate.
-    ///
-    /// # Panics
-    /// As a slice would, for an index that is not below [`dimension`](Self::dimension).
-    pub fn coordinate(&self, c: usize) -> &[f64] {
-        &self.coordinates[c]
-    }
-
-    /// All coordinates of one point.
-    ///
-    /// # Panics
-    /// As a slice would, for an index that is not below [`len`](Self::len).
-    pub fn point(&self, n: usize) -> Vec<f64> {
-        self.coordinates.iter().map(|list| list[n]).collect()
-    }
-
-    /// A column of data by its name.
-    pub fn column(&self, name: &str) -> Option<&[f64]> {
-        let column = self.columns.iter().find(|(other, _)| other == name);
-        column.map(|(_, values)| values.as_slice())
-    }
-}
+pub use crate::points::Points;
 
 /// What a condition makes of its residuals.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,12 +15,15 @@ pub enum Measure {
     Squares,
     /// The mean of their sum, as it is: an energy to be minimised.
     Energy,
+    /// The sum of the squares of their integrals over the points.
+    Integral,
 }
 
 /// An equation at its points, with a weight: one term of the loss.
 ///
 /// With N points, weights w (of the condition) and q (of the points) and residuals r_k,
-/// the term is `w/N · Σ_n q_n Σ_k r_nk²`.
+/// the term is `w/N · Σ_n q_n Σ_k r_nk²`; of an energy it is `w/N · Σ_n q_n Σ_k r_nk`, and
+/// of an integral `w · Σ_k (Σ_n q_n r_nk)²`.
 #[derive(Debug, Clone)]
 pub struct Condition {
     pub(crate) name: String,
@@ -214,6 +45,39 @@ impl Condition {
             weight: 1.0,
             point_weights: None,
             measure: Measure::Squares,
+        }
+    }
+
+    /// An integral that must vanish: w (Σ q r)² for each residual, over the points and
+    /// weights of a quadrature. A value c that an integral over a domain of measure |Ω|
+    /// must have is part of the residual, as c/|Ω|; it may hold a coefficient.
+    ///
+    /// ```
+    /// use dualtape::{Condition, Elemental::Tanh, Equation, Parameters, Quadrature};
+    ///
+    /// let mut params = Parameters::new();
+    /// let net = params.mlp("u", &[1, 8, 1], Tanh)?;
+    /// // ∫ u dx = 3 over [0, 2]
+    /// let mass = Equation::record("mass", &params, ["x"], |[x]| net.at::<1>(&[x])[0] - 3.0 / 2.0)?;
+    /// let rule = Quadrature::gauss_legendre(&[(0.0, 2.0, 20)])?;
+    /// let condition = Condition::integral(&mass, &rule);
+    /// # Ok::<(), dualtape::Error>(())
+    /// ```
+    pub fn integral(equation: &Equation, rule: &Quadrature) -> Self {
+        Self {
+            point_weights: Some(rule.weights().to_vec()),
+            measure: Measure::Integral,
+            ..Self::new(equation, rule.points().clone())
+        }
+    }
+
+    /// The integral of squares over a quadrature, w Σ q r², and not their mean. With
+    /// [`energy`](Self::energy) the integral of the residuals themselves.
+    pub fn over(equation: &Equation, rule: &Quadrature) -> Self {
+        let count = rule.points().len() as f64;
+        Self {
+            point_weights: Some(rule.weights().iter().map(|weight| weight * count).collect()),
+            ..Self::new(equation, rule.points().clone())
         }
     }
 
@@ -285,31 +149,46 @@ impl Condition {
                 });
             }
         }
-        if !self.weight.is_finite() || (self.measure == Measure::Squares && self.weight < 0.0) {
-            return Err(Error::OutOfRange {
-                what: format!("the weight of condition `{name}`"),
-                given: self.weight.to_string(),
-                expected: "it must be finite, and not negative for a mean of squares".to_owned(),
-            });
-        }
+        check_weight(name, self.measure, self.weight)?;
         if let Some(weights) = &self.point_weights {
-            if weights.len() != self.points.len() {
-                return Err(Error::length(
-                    format!("point weights of condition `{name}`"),
-                    weights.len(),
-                    self.points.len(),
-                ));
-            }
-            check_finite(&format!("point weights of condition `{name}`"), weights)?;
-            if let Some(negative) = weights.iter().find(|w| **w < 0.0) {
-                return Err(Error::OutOfRange {
-                    what: format!("a point weight of condition `{name}`"),
-                    given: negative.to_string(),
-                    expected: "it must not be negative".to_owned(),
-                });
-            }
+            check_point_weights(name, weights, self.points.len())?;
         }
         Ok(())
+    }
+}
+
+pub(crate) fn check_weight(condition: &str, measure: Measure, weight: f64) -> Result<(), Error> {
+    if weight.is_finite() && (measure == Measure::Energy || weight >= 0.0) {
+        return Ok(());
+    }
+    Err(Error::OutOfRange {
+        what: format!("the weight of condition `{condition}`"),
+        given: weight.to_string(),
+        expected: match measure {
+            Measure::Integral => "it must be finite, and not negative for an integral",
+            _ => "it must be finite, and not negative for a mean of squares",
+        }
+        .to_owned(),
+    })
+}
+
+pub(crate) fn check_point_weights(
+    condition: &str,
+    weights: &[f64],
+    points: usize,
+) -> Result<(), Error> {
+    let what = format!("point weights of condition `{condition}`");
+    if weights.len() != points {
+        return Err(Error::length(what, weights.len(), points));
+    }
+    check_finite(&what, weights)?;
+    match weights.iter().find(|w| **w < 0.0) {
+        None => Ok(()),
+        Some(negative) => Err(Error::OutOfRange {
+            what: format!("a point weight of condition `{condition}`"),
+            given: negative.to_string(),
+            expected: "it must not be negative".to_owned(),
+        }),
     }
 }
 

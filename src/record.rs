@@ -273,6 +273,23 @@ impl Equation {
     pub(crate) fn owner(&self) -> u64 {
         self.owner
     }
+
+    /// An equation whose tape was not recorded here.
+    pub(crate) fn from_tape(
+        name: &str,
+        tape: Tape,
+        owner: u64,
+        groups: Vec<String>,
+    ) -> Result<Self, Error> {
+        let held = tape.infer()?;
+        Ok(Self {
+            name: name.to_owned(),
+            tape: Arc::new(tape),
+            held: Arc::new(held),
+            owner,
+            groups,
+        })
+    }
 }
 
 /// Runs a closure while the thread records.

@@ -2,8 +2,10 @@
 //! chunk at a time; nothing of conditions, losses or threads.
 
 use crate::elemental::{self, Elemental};
-use crate::kernel::gemm::{Packed, Start, multiply, outer, row_sums};
-use crate::kernel::jet::{Mode, Table, axpy, bilinear, bilinear_guarded, quadratic, sum};
+use crate::kernel::gemm::{Packed, SCRATCH, Start, multiply, outer, row_sums};
+use crate::kernel::jet::{
+    Mode, QuadraticAdjoint, Riccati, Table, axpy, bilinear, bilinear_guarded, copy, quadratic, sum,
+};
 use crate::kernel::simd::{InstructionSet, Isa, Kernel, on};
 use crate::plan::{
     BufferId, ColumnSum, Composition, Layout, Plan, Root, Run, Step, Term, WeightKey, Zero,
@@ -110,7 +112,7 @@ impl<T: Real> Replay<'_, T> {
         workspace.arena.reserve(self.layout.len);
         workspace
             .scratch
-            .reserve(self.plan.scratch * self.layout.lanes);
+            .reserve(SCRATCH.max(self.plan.scratch * self.layout.lanes));
         self.set.dispatch(Forward {
             replay: *self,
             chunk,
@@ -282,29 +284,21 @@ fn forward_step<T: Real, S: Isa>(
             elemental,
             program,
         } => {
-            let (v_rows, z_rows) = (replay.rows(*v), replay.rows(*z));
-            let (v, z, d) = match d {
-                Some(d) => {
-                    let ranges = [replay.range(*v), replay.range(*z), replay.range(*d)];
-                    let [v, z, numbers] = parts(arena, ranges);
-                    (v, z, Some((numbers, replay.rows(*d))))
-                }
-                None => {
-                    let [v, z] = parts(arena, [replay.range(*v), replay.range(*z)]);
-                    (v, z, None)
-                }
-            };
+            // An absent buffer stands for no numbers, which are disjoint from any.
+            let range = |id: &Option<BufferId>| id.map_or(0..0, |id| replay.range(id));
+            let rows = |id: &Option<BufferId>| id.map(|id| replay.rows(id));
+            let v_rows = replay.rows(*v);
+            let [v, z_numbers, d_numbers] = parts(arena, [replay.range(*v), range(z), range(d)]);
             on(
                 simd,
                 Compose {
                     elemental,
                     program,
                     lanes,
-                    z,
-                    z_rows,
+                    z: rows(z).map(|rows| (&*z_numbers, rows)),
                     v,
                     v_rows,
-                    d,
+                    d: rows(d).map(|rows| (d_numbers, rows)),
                     scratch,
                     planes,
                 },
@@ -532,8 +526,8 @@ struct Compose<'a, T> {
     elemental: &'a Elemental,
     program: &'a Composition,
     lanes: usize,
-    z: &'a [T],
-    z_rows: Rows,
+    /// None where v holds it.
+    z: Option<(&'a [T], Rows)>,
     v: &'a mut [T],
     v_rows: Rows,
     d: Option<(&'a mut [T], Rows)>,
@@ -548,46 +542,50 @@ impl<T: Real> Kernel for Compose<'_, T> {
         let Self { program, lanes, .. } = self;
         let scratch = &mut self.scratch[..program.scratch * lanes];
         for row in 0..self.v_rows.count {
-            let z = self.z_rows.of(self.z, row);
             let v = self.v_rows.of_mut(self.v, row);
+            let z = self.z.map(|(z, rows)| rows.of(z, row));
+            let (coefficients, rest) = scratch.split_at_mut(program.argument * lanes);
+            let argument = z.unwrap_or(v);
+            let simple = program.quadratic.is_some() && lanes.is_multiple_of(T::lanes::<S>());
+            if !simple {
+                copy(simd, argument, &mut rest[..argument.len()]);
+            }
             // z's value comes first in its row.
-            let coefficients = &mut scratch[..(program.order + 1) * lanes];
             if S::FMA {
                 self.elemental.coefficients::<T, true>(
-                    &z[..lanes],
+                    &argument[..lanes],
                     program.order,
                     coefficients,
                     self.planes,
                 );
             } else {
                 self.elemental.coefficients::<T, false>(
-                    &z[..lanes],
+                    &argument[..lanes],
                     program.order,
                     coefficients,
                     self.planes,
                 );
             }
-            if let Some(rule) = &program.quadratic {
-                let coefficients = &scratch[..(program.order + 1) * lanes];
-                let mut d = self.d.as_mut().map(|(d, rows)| rows.of_mut(d, row));
-                if quadratic(simd, rule, coefficients, z, v, d.as_deref_mut(), lanes) {
-                    if let Some(place) = program.value_place {
-                        v[place * lanes..][..lanes].copy_from_slice(&scratch[..lanes]);
-                    }
-                    if let Some(d) = d {
-                        d[..lanes].copy_from_slice(&scratch[lanes..2 * lanes]);
-                    }
-                    continue;
-                }
+            let mut d = self.d.as_mut().map(|(d, rows)| rows.of_mut(d, row));
+            if let Some(place) = program.value_place {
+                copy(
+                    simd,
+                    &coefficients[..lanes],
+                    &mut v[place * lanes..][..lanes],
+                );
             }
-            let argument = program.argument * lanes;
-            scratch[argument..argument + z.len()].copy_from_slice(z);
+            if let Some(d) = &mut d {
+                // f' at z itself is always needed, and comes first.
+                copy(simd, &coefficients[lanes..2 * lanes], &mut d[..lanes]);
+            }
+            if let Some(rule) = &program.quadratic
+                && quadratic(simd, rule, coefficients, z, v, d.as_deref_mut(), lanes)
+            {
+                continue;
+            }
             for (place, table) in &program.powers {
                 let (lower, upper) = scratch.split_at_mut(place * lanes);
                 bilinear(simd, table, lower, lower, upper, lanes, Mode::Overwrite);
-            }
-            if let Some(place) = program.value_place {
-                v[place * lanes..][..lanes].copy_from_slice(&scratch[..lanes]);
             }
             bilinear(
                 simd,
@@ -598,11 +596,10 @@ impl<T: Real> Kernel for Compose<'_, T> {
                 lanes,
                 Mode::Overwrite,
             );
-            if let Some((d, d_rows)) = &mut self.d {
-                let d = d_rows.of_mut(d, row);
+            if let Some(d) = d {
                 let (coefficients, rest) = scratch.split_at_mut(program.scaled * lanes);
                 let mut factor = T::ONE;
-                for k in 1..program.order {
+                for k in 1..=program.derivative_order {
                     factor += T::ONE;
                     axpy(
                         factor,
@@ -611,8 +608,6 @@ impl<T: Real> Kernel for Compose<'_, T> {
                         Mode::Overwrite,
                     );
                 }
-                // f' at z itself is always needed, and comes first.
-                d[..lanes].copy_from_slice(&coefficients[lanes..2 * lanes]);
                 bilinear(
                     simd,
                     &program.derivative,
@@ -623,6 +618,56 @@ impl<T: Real> Kernel for Compose<'_, T> {
                     Mode::Overwrite,
                 );
             }
+        }
+    }
+}
+
+struct ComposeAdjoint<'a, T> {
+    rule: &'a Riccati,
+    quadratic: Option<&'a QuadraticAdjoint>,
+    table: &'a Table,
+    /// Of the jet of f', in scratch.
+    planes: usize,
+    mode: Mode,
+    lanes: usize,
+    v: &'a [T],
+    v_rows: Rows,
+    slope: &'a [T],
+    slope_rows: Rows,
+    /// None where dst holds it.
+    adjoint: Option<(&'a [T], Rows)>,
+    dst: &'a mut [T],
+    dst_rows: Rows,
+    scratch: &'a mut [T],
+}
+
+impl<T: Real> Kernel for ComposeAdjoint<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let Self {
+            rule, table, lanes, ..
+        } = self;
+        let planes = self.planes * lanes;
+        let (jet, held) = self.scratch.split_at_mut(planes);
+        for row in 0..self.dst_rows.count {
+            let v = self.v_rows.of(self.v, row);
+            let slope = &self.slope_rows.of(self.slope, row)[..lanes];
+            let dst = self.dst_rows.of_mut(self.dst, row);
+            let adjoint = self.adjoint.map(|(adjoint, rows)| rows.of(adjoint, row));
+            if let Some(rule) = self.quadratic
+                && rule.apply(simd, v, slope, adjoint, dst, lanes, self.mode)
+            {
+                continue;
+            }
+            copy(simd, slope, &mut jet[..lanes]);
+            rule.fill(simd, v, jet, lanes);
+            let adjoint = adjoint.unwrap_or_else(|| {
+                let held = &mut held[..dst.len()];
+                copy(simd, dst, held);
+                held
+            });
+            bilinear(simd, table, jet, adjoint, dst, lanes, self.mode);
         }
     }
 }
@@ -701,8 +746,9 @@ impl<T: Real> Kernel for Reverse<'_, T> {
             mut sink,
         } = self;
         let arena = workspace.arena.as_mut();
+        let scratch = workspace.scratch.as_mut();
         for step in &replay.plan.reverse {
-            reverse_step(simd, &replay, step, arena, &mut sink);
+            reverse_step(simd, &replay, step, arena, scratch, &mut sink);
         }
     }
 }
@@ -713,6 +759,7 @@ fn reverse_step<T: Real, S: Isa>(
     replay: &Replay<'_, T>,
     step: &Step,
     arena: &mut [T],
+    scratch: &mut [T],
     sink: &mut Sink<'_, T>,
 ) {
     let lanes = replay.layout.lanes;
@@ -766,6 +813,46 @@ fn reverse_step<T: Real, S: Isa>(
                     a,
                     a_rows: src_rows,
                     sink,
+                    scratch,
+                },
+            );
+        }
+        Step::ComposeAdjoint {
+            dst,
+            adjoint,
+            v,
+            slope,
+            rule,
+            quadratic,
+            planes,
+            table,
+            mode,
+        } => {
+            let range = |id: &Option<BufferId>| id.map_or(0..0, |id| replay.range(id));
+            let ranges = [
+                replay.range(*dst),
+                range(adjoint),
+                replay.range(*v),
+                replay.range(*slope),
+            ];
+            let [dst_numbers, numbers, v_numbers, slope_numbers] = parts(arena, ranges);
+            on(
+                simd,
+                ComposeAdjoint {
+                    rule,
+                    quadratic: quadratic.as_ref(),
+                    table,
+                    planes: *planes,
+                    mode: *mode,
+                    lanes,
+                    v: v_numbers,
+                    v_rows: replay.rows(*v),
+                    slope: slope_numbers,
+                    slope_rows: replay.rows(*slope),
+                    adjoint: adjoint.map(|id| (&*numbers, replay.rows(id))),
+                    dst: dst_numbers,
+                    dst_rows: replay.rows(*dst),
+                    scratch,
                 },
             );
         }
@@ -893,6 +980,7 @@ struct WeightAdjoint<'a, 's, T> {
     a: &'a [T],
     a_rows: Rows,
     sink: &'a mut Sink<'s, T>,
+    scratch: &'a mut [T],
 }
 
 impl<T: Real> Kernel for WeightAdjoint<'_, '_, T> {
@@ -920,6 +1008,7 @@ impl<T: Real> Kernel for WeightAdjoint<'_, '_, T> {
                         key.columns,
                         run.len * lanes,
                         &mut gradient[weight.clone()],
+                        self.scratch,
                     );
                 }
                 if let (Some(bias), Some(place)) = (self.bias, self.value) {

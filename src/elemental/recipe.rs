@@ -39,6 +39,19 @@ pub(super) trait Recipe<F: Float>: Copy {
     /// Whether arguments beyond `TURNS_END` take `seeds_scalar`.
     const TURNS: bool = false;
 
+    /// All coefficients up to K, from 0 to 3, where there is a shorter way than seeds;
+    /// else it returns false.
+    #[inline(always)]
+    fn low<T: Real, const FMA: bool, const K: usize>(
+        self,
+        z: &[T],
+        out: [&mut [T]; 4],
+        scratch: [&mut [F]; 3],
+    ) -> bool {
+        let _ = (z, out, scratch);
+        false
+    }
+
     /// From the argument.
     fn seeds<const FMA: bool>(self, x: F) -> Seeds<F>;
 
@@ -95,6 +108,13 @@ pub(super) fn fill<T: Real, F: Float, R: Recipe<F>, const FMA: bool>(
     out: &mut [T],
     planes: &mut [[F; CHUNK]; PLANES],
 ) {
+    match order {
+        0 => return fill_low::<T, F, R, FMA, 0>(recipe, z, out, planes),
+        1 => return fill_low::<T, F, R, FMA, 1>(recipe, z, out, planes),
+        2 => return fill_low::<T, F, R, FMA, 2>(recipe, z, out, planes),
+        3 => return fill_low::<T, F, R, FMA, 3>(recipe, z, out, planes),
+        _ => {}
+    }
     let (u, rest) = planes.split_at_mut(COUNT);
     let [kept @ .., sum] = rest else {
         return;
@@ -171,6 +191,52 @@ pub(super) fn fill<T: Real, F: Float, R: Recipe<F>, const FMA: bool>(
         }
         if R::TURNS && z.iter().fold(false, |any, &x| any | far::<T, F>(x)) {
             in_scalars(recipe, z, order, &mut out[at..], lanes);
+        }
+    }
+}
+
+/// [`fill`] for the lowest orders, K from 0 to 3, all in registers.
+#[inline(always)]
+fn fill_low<T: Real, F: Float, R: Recipe<F>, const FMA: bool, const K: usize>(
+    recipe: R,
+    z: &[T],
+    out: &mut [T],
+    planes: &mut [[F; CHUNK]; PLANES],
+) {
+    let lanes = z.len();
+    let [first, second, third, ..] = planes;
+    for (at, z) in z.chunks(CHUNK).enumerate().map(|(i, z)| (i * CHUNK, z)) {
+        let n = z.len();
+        let (c0, rest) = out.split_at_mut(lanes);
+        let (c1, rest) = rest.split_at_mut(if K > 0 { lanes } else { 0 });
+        let (c2, rest) = rest.split_at_mut(if K > 1 { lanes } else { 0 });
+        let c0 = &mut c0[at..][..n];
+        let c1 = &mut c1[if K > 0 { at } else { 0 }..][..if K > 0 { n } else { 0 }];
+        let c2 = &mut c2[if K > 1 { at } else { 0 }..][..if K > 1 { n } else { 0 }];
+        let c3 = &mut rest[if K > 2 { at } else { 0 }..][..if K > 2 { n } else { 0 }];
+        let scratch = [&mut first[..n], &mut second[..n], &mut third[..n]];
+        if !recipe.low::<T, FMA, K>(z, [c0, c1, c2, c3], scratch) {
+            for l in 0..n {
+                let x = cast(z[l]);
+                let s = recipe.seeds::<FMA>(x);
+                c0[l] = cast(recipe.value(&s, x));
+                let (u0, u1) = (s[0], s[1]);
+                if K > 0 {
+                    c1[l] = cast(recipe.coefficient::<FMA>(1, &s, x, u1, u0));
+                }
+                if K > 1 {
+                    let u2 = recipe.next::<FMA>(2, &s, u1, u0, F::ZERO);
+                    c2[l] = cast(recipe.coefficient::<FMA>(2, &s, x, u2, u1));
+                    if K > 2 {
+                        let convolution = if R::CONVOLVES { u1 * u1 } else { F::ZERO };
+                        let u3 = recipe.next::<FMA>(3, &s, u2, u1, convolution);
+                        c3[l] = cast(recipe.coefficient::<FMA>(3, &s, x, u3, u2));
+                    }
+                }
+            }
+        }
+        if R::TURNS && z.iter().fold(false, |any, &x| any | far::<T, F>(x)) {
+            in_scalars(recipe, z, K, &mut out[at..], lanes);
         }
     }
 }

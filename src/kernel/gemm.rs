@@ -14,14 +14,35 @@ const TALL: usize = 6;
 const DEEP: usize = 192;
 /// Bytes of a row of Zbar in one reduction, at most, so that a block of rows stays in L1.
 const REACH: usize = 4096;
+/// Numbers of scratch that [`outer`] needs: a block of A, transposed, that stays in L1.
+pub(crate) const SCRATCH: usize = ACROSS * BLOCK;
+/// Vectors across a block of A, transposed; as many as sums of a row.
+const VECTORS: usize = 4;
+/// Numbers across it, at most.
+const ACROSS: usize = VECTORS * LANES;
+/// Columns of A in a block.
+const BLOCK: usize = 128;
+/// Rows of Wbar from which on transposing A is cheaper than summing over lanes.
+const MANY: usize = 40;
 /// Numbers in a vector, at most.
 const LANES: usize = 16;
 
+/// Into how many parts `n` falls, none longer than `most`, how long they are, and how many
+/// are longer by one. A small network is a single part, and spared the divisions.
+#[inline(always)]
+fn even(n: usize, most: usize) -> (usize, usize, usize) {
+    if n <= most {
+        return (1, n, 0);
+    }
+    let count = n.div_ceil(most);
+    (count, n / count, n % count)
+}
+
 /// Even parts of `0..n`, none longer than `most`, the longer ones first; one empty
 /// part if n is 0.
+#[inline(always)]
 fn parts(n: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
-    let count = n.div_ceil(most).max(1);
-    let (length, longer) = (n / count, n % count);
+    let (count, length, longer) = even(n, most);
     let start = move |part: usize| part * length + part.min(longer);
     (0..count).map(move |part| start(part)..start(part + 1))
 }
@@ -199,7 +220,8 @@ impl<T: Real> Kernel for Multiply<'_, T> {
 /// wait for each other.
 #[inline(always)]
 fn widest<S: Isa>(rows: usize) -> usize {
-    let tallest = rows.div_ceil(rows.div_ceil(TALL));
+    let (_, height, taller) = even(rows, TALL);
+    let tallest = height + usize::from(taller > 0);
     match (S::REGISTER_COUNT >= 32, tallest) {
         (true, ..=3) | (false, 1) => 8,
         (true, _) | (false, 2) => 4,
@@ -231,8 +253,7 @@ impl<T: Real> Multiply<'_, T> {
     /// All rows of a strip of N vectors, or of a part of one.
     #[inline(always)]
     fn strip<S: Isa, const N: usize>(&mut self, simd: S, at: Strip<'_, T>) {
-        let count = self.w.rows.div_ceil(TALL);
-        let (height, taller) = (self.w.rows / count, self.w.rows % count);
+        let (_, height, taller) = even(self.w.rows, TALL);
         let split = taller * (height + 1);
         for (height, rows) in [(height + 1, 0..split), (height, split..self.w.rows)] {
             let at = at.clone();
@@ -365,6 +386,7 @@ pub(crate) fn outer<T: Real, S: Isa>(
     inp: usize,
     cols: usize,
     grad: &mut [T],
+    scratch: &mut [T],
 ) {
     check(zbar, out, z_stride, cols);
     check(a, inp, a_stride, cols);
@@ -372,16 +394,161 @@ pub(crate) fn outer<T: Real, S: Isa>(
     if out > 0 && inp > 0 && cols > 0 {
         let z = (zbar, z_stride);
         let a = (a, a_stride);
-        outlined(
-            simd,
-            Outer {
-                z,
-                a,
-                cols,
-                grad,
-                inp,
-            },
-        );
+        let lanes = T::lanes::<S>();
+        let across = inp - inp % lanes;
+        let mut from = 0;
+        if can_transpose::<T, S>() && out >= MANY && across > 0 && cols.is_multiple_of(lanes) {
+            outlined(
+                simd,
+                Across {
+                    z,
+                    a,
+                    cols,
+                    grad,
+                    inp,
+                    across,
+                    scratch,
+                },
+            );
+            from = across;
+        }
+        if from < inp {
+            outlined(
+                simd,
+                Outer {
+                    z,
+                    a,
+                    cols,
+                    grad,
+                    inp,
+                    from,
+                },
+            );
+        }
+    }
+}
+
+/// Whether vectors are of 64 bytes and [`avx512::transpose`] knows them.
+#[inline(always)]
+fn can_transpose<T: Real, S: Isa>() -> bool {
+    cfg!(target_arch = "x86_64") && T::lanes::<S>() * size_of::<T>() == 64
+}
+
+/// [`outer`] with vectors along the rows of Wbar: blocks of A are transposed first, so that
+/// no sum over lanes is left.
+struct Across<'a, T> {
+    z: (&'a [T], usize),
+    a: (&'a [T], usize),
+    cols: usize,
+    grad: &'a mut [T],
+    inp: usize,
+    /// Columns of Wbar, a multiple of a vector.
+    across: usize,
+    scratch: &'a mut [T],
+}
+
+impl<T: Real> Kernel for Across<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Isa>(mut self, simd: S) {
+        let lanes = T::lanes::<S>();
+        for cols in parts(self.cols / lanes, BLOCK / lanes) {
+            let cols = cols.start * lanes..cols.end * lanes;
+            for columns in parts(self.across / lanes, VECTORS) {
+                let first = columns.start * lanes;
+                match columns.len() {
+                    1 => self.block::<S, 1>(simd, first, cols.clone()),
+                    2 => self.block::<S, 2>(simd, first, cols.clone()),
+                    3 => self.block::<S, 3>(simd, first, cols.clone()),
+                    _ => self.block::<S, 4>(simd, first, cols.clone()),
+                }
+            }
+        }
+    }
+}
+
+impl<T: Real> Across<'_, T> {
+    /// N vectors of columns of Wbar, from `first` on; some columns of A.
+    #[inline(always)]
+    fn block<S: Isa, const N: usize>(&mut self, simd: S, first: usize, cols: Range<usize>) {
+        let lanes = T::lanes::<S>();
+        for n in 0..N {
+            let row = first + n * lanes;
+            let from = (&self.a.0[row * self.a.1..], self.a.1);
+            let to = &mut self.scratch[n * lanes..];
+            if size_of::<T>() == 8 {
+                transpose::<T, S, 8>(simd, from, cols.clone(), (to, N * lanes));
+            } else {
+                transpose::<T, S, 16>(simd, from, cols.clone(), (to, N * lanes));
+            }
+        }
+        for rows in parts(self.grad.len() / self.inp, TALL) {
+            let z = (self.z, rows.start, &cols);
+            let at = rows.start * self.inp + first;
+            let grad = (&mut self.grad[at..], self.inp);
+            match rows.len() {
+                1 => across::<T, S, 1, N>(simd, z, self.scratch, grad),
+                2 => across::<T, S, 2, N>(simd, z, self.scratch, grad),
+                3 => across::<T, S, 3, N>(simd, z, self.scratch, grad),
+                4 => across::<T, S, 4, N>(simd, z, self.scratch, grad),
+                5 => across::<T, S, 5, N>(simd, z, self.scratch, grad),
+                _ => across::<T, S, 6, N>(simd, z, self.scratch, grad),
+            }
+        }
+    }
+}
+
+/// L rows of A as columns of `to`, L being the numbers in a vector.
+#[inline(always)]
+fn transpose<T: Real, S: Isa, const L: usize>(
+    simd: S,
+    (a, stride): (&[T], usize),
+    cols: Range<usize>,
+    (to, to_stride): (&mut [T], usize),
+) {
+    let count = cols.len() / L;
+    let zero = T::splat(simd, T::ZERO);
+    for block in 0..count {
+        let col = cols.start + block * L;
+        let mut x = [zero; L];
+        for (row, x) in x.iter_mut().enumerate() {
+            *x = T::as_vectors::<S>(&a[row * stride + col..][..L]).0[0];
+        }
+        #[cfg(target_arch = "x86_64")]
+        avx512::transpose(&simd, &mut x);
+        for (row, x) in x.iter().enumerate() {
+            T::as_vectors_mut::<S>(&mut to[(block * L + row) * to_stride..][..L]).0[0] = *x;
+        }
+    }
+}
+
+/// M rows and N vectors of Wbar.
+#[inline(always)]
+fn across<T: Real, S: Isa, const M: usize, const N: usize>(
+    simd: S,
+    (z, first, cols): ((&[T], usize), usize, &Range<usize>),
+    a: &[T],
+    (grad, stride): (&mut [T], usize),
+) {
+    let z: [&[T]; M] = rows(z, first, cols);
+    let width = N * T::lanes::<S>();
+    let mut sums = [[T::splat(simd, T::ZERO); N]; M];
+    for i in 0..M {
+        sums[i] = load::<T, S, N>(&grad[i * stride..][..width]);
+    }
+    let (a, _) = T::as_vectors::<S>(a);
+    let (a, _) = a.as_chunks::<N>();
+    for (k, a) in a[..cols.len()].iter().enumerate() {
+        for i in 0..M {
+            let z = T::splat(simd, z[i][k]);
+            for j in 0..N {
+                sums[i][j] = T::mul_add(simd, z, a[j], sums[i][j]);
+            }
+        }
+    }
+    for (i, sums) in sums.iter().enumerate() {
+        store::<T, S, N>(&mut grad[i * stride..][..width], sums);
     }
 }
 
@@ -391,6 +558,8 @@ struct Outer<'a, T> {
     cols: usize,
     grad: &'a mut [T],
     inp: usize,
+    /// First column of Wbar.
+    from: usize,
 }
 
 impl<T: Real> Kernel for Outer<'_, T> {
@@ -418,15 +587,17 @@ impl<T: Real> Kernel for Outer<'_, T> {
 }
 
 impl<T: Real> Outer<'_, T> {
-    /// M rows of Wbar.
+    /// M rows of Wbar, from the column `from` on.
     #[inline(always)]
     fn rows<S: Isa, const M: usize>(&mut self, simd: S, row: usize, cols: Range<usize>) {
         let wide = if S::REGISTER_COUNT >= 32 { 4 } else { 3 };
         let z: [&[T]; M] = rows(self.z, row, &cols);
-        for columns in parts(self.inp, wide) {
-            let grad = &mut self.grad[row * self.inp + columns.start..];
-            let at = (columns.start, &cols);
+        for columns in parts(self.inp - self.from, wide) {
+            let first = self.from + columns.start;
+            let grad = &mut self.grad[row * self.inp + first..];
+            let at = (first, &cols);
             match columns.len() {
+                0 => {}
                 1 => corner::<T, S, M, 1>(simd, &z, self.a, at, (grad, self.inp)),
                 2 => corner::<T, S, M, 2>(simd, &z, self.a, at, (grad, self.inp)),
                 3 => corner::<T, S, M, 3>(simd, &z, self.a, at, (grad, self.inp)),
@@ -576,6 +747,83 @@ mod avx512 {
             return true;
         }
         false
+    }
+
+    /// Rows as columns, in place, where the vectors are those of `simd`.
+    #[inline(always)]
+    pub(super) fn transpose(simd: &dyn Any, x: &mut dyn Any) {
+        let Some(&simd) = simd.downcast_ref::<V4>() else {
+            return;
+        };
+        if let Some(x) = x.downcast_mut::<[f64x8; 8]>() {
+            *x = transpose_f64(simd, *x);
+        } else if let Some(x) = x.downcast_mut::<[f32x16; 16]>() {
+            *x = transpose_f32(simd, *x);
+        }
+    }
+
+    #[inline(always)]
+    fn transpose_f64(simd: V4, x: [f64x8; 8]) -> [f64x8; 8] {
+        let x: [__m512d; 8] = cast(x);
+        let avx = simd.avx512f;
+        let mut pairs = x;
+        for i in 0..4 {
+            pairs[i] = avx._mm512_unpacklo_pd(x[2 * i], x[2 * i + 1]);
+            pairs[4 + i] = avx._mm512_unpackhi_pd(x[2 * i], x[2 * i + 1]);
+        }
+        // pairs[4 p + i] holds columns p, 2 + p, 4 + p, 6 + p of rows 2i and 2i + 1.
+        let mut out = x;
+        for p in 0..2 {
+            let [a, b, c, d] = [0, 1, 2, 3].map(
+                #[inline(always)]
+                |i| pairs[4 * p + i],
+            );
+            let low = avx._mm512_shuffle_f64x2::<0x88>(a, b);
+            let high = avx._mm512_shuffle_f64x2::<0xdd>(a, b);
+            let low2 = avx._mm512_shuffle_f64x2::<0x88>(c, d);
+            let high2 = avx._mm512_shuffle_f64x2::<0xdd>(c, d);
+            out[p] = avx._mm512_shuffle_f64x2::<0x88>(low, low2);
+            out[2 + p] = avx._mm512_shuffle_f64x2::<0x88>(high, high2);
+            out[4 + p] = avx._mm512_shuffle_f64x2::<0xdd>(low, low2);
+            out[6 + p] = avx._mm512_shuffle_f64x2::<0xdd>(high, high2);
+        }
+        cast(out)
+    }
+
+    #[inline(always)]
+    fn transpose_f32(simd: V4, x: [f32x16; 16]) -> [f32x16; 16] {
+        let x: [__m512; 16] = cast(x);
+        let avx = simd.avx512f;
+        // Fours of rows: quads[4 i + p] holds columns p, 4 + p, 8 + p, 12 + p of rows 4i to 4i + 3.
+        let mut quads = x;
+        for i in 0..4 {
+            let [a, b, c, d] = [0, 1, 2, 3].map(
+                #[inline(always)]
+                |r| x[4 * i + r],
+            );
+            let (ab, ab2) = (avx._mm512_unpacklo_ps(a, b), avx._mm512_unpackhi_ps(a, b));
+            let (cd, cd2) = (avx._mm512_unpacklo_ps(c, d), avx._mm512_unpackhi_ps(c, d));
+            quads[4 * i] = cast(avx._mm512_unpacklo_pd(cast(ab), cast(cd)));
+            quads[4 * i + 1] = cast(avx._mm512_unpackhi_pd(cast(ab), cast(cd)));
+            quads[4 * i + 2] = cast(avx._mm512_unpacklo_pd(cast(ab2), cast(cd2)));
+            quads[4 * i + 3] = cast(avx._mm512_unpackhi_pd(cast(ab2), cast(cd2)));
+        }
+        let mut out = x;
+        for p in 0..4 {
+            let [a, b, c, d] = [0, 1, 2, 3].map(
+                #[inline(always)]
+                |i| quads[4 * i + p],
+            );
+            let low = avx._mm512_shuffle_f32x4::<0x88>(a, b);
+            let high = avx._mm512_shuffle_f32x4::<0xdd>(a, b);
+            let low2 = avx._mm512_shuffle_f32x4::<0x88>(c, d);
+            let high2 = avx._mm512_shuffle_f32x4::<0xdd>(c, d);
+            out[p] = avx._mm512_shuffle_f32x4::<0x88>(low, low2);
+            out[4 + p] = avx._mm512_shuffle_f32x4::<0x88>(high, high2);
+            out[8 + p] = avx._mm512_shuffle_f32x4::<0xdd>(low, low2);
+            out[12 + p] = avx._mm512_shuffle_f32x4::<0xdd>(high, high2);
+        }
+        cast(out)
     }
 
     #[inline(always)]
@@ -838,6 +1086,7 @@ mod tests {
                     inp,
                     cols,
                     &mut case.w,
+                    &mut [T::ZERO; SCRATCH],
                 ),
                 Job::RowSums { from } => row_sums(
                     simd,

@@ -232,6 +232,7 @@ pub(crate) struct Quadratic {
 #[derive(Debug, Clone)]
 struct QuadraticPlane {
     linear: Option<Place>,
+    start: u32,
     doubled: u32,
     end: u32,
     v: Option<Place>,
@@ -248,15 +249,12 @@ impl Quadratic {
         v: Option<usize>,
         d: Option<usize>,
     ) {
-        let narrow = |&(i, j): &(usize, usize)| (i as Place, j as Place);
-        self.pairs
-            .extend(pairs.iter().filter(|(i, j)| i < j).map(narrow));
-        let doubled = self.pairs.len() as u32;
-        self.pairs
-            .extend(pairs.iter().filter(|(i, j)| i == j).map(narrow));
+        let start = self.pairs.len() as u32;
+        let doubled = push_symmetric(&mut self.pairs, pairs);
         let place = |place: usize| place as Place;
         self.planes.push(QuadraticPlane {
             linear: linear.map(place),
+            start,
             doubled,
             end: self.pairs.len() as u32,
             v: v.map(place),
@@ -265,15 +263,25 @@ impl Quadratic {
     }
 }
 
+/// Adds the ordered `pairs` as those that count twice, then those that count once; returns
+/// where the latter begin.
+fn push_symmetric(all: &mut Vec<(Place, Place)>, pairs: &[(usize, usize)]) -> u32 {
+    let narrow = |&(i, j): &(usize, usize)| (i as Place, j as Place);
+    all.extend(pairs.iter().filter(|(i, j)| i < j).map(narrow));
+    let doubled = all.len() as u32;
+    all.extend(pairs.iter().filter(|(i, j)| i == j).map(narrow));
+    doubled
+}
+
 /// One row of a composition of second order, without the values: with c the Taylor
-/// coefficients 0 to 3 (0 to 2 if d is not wanted) and q = Σ z_i z_j,
-/// `v = c_1 z + c_2 q` and `d = 2c_2 z + 3c_3 q`, plane by plane.
+/// coefficients 0 to 3 (those that v and d need) and q = Σ z_i z_j,
+/// `v = c_1 z + c_2 q` and `d = 2c_2 z + 3c_3 q`, plane by plane. Where z is None, v holds it.
 #[inline(always)]
 pub(crate) fn quadratic<T: Real, S: Isa>(
     simd: S,
     rule: &Quadratic,
     coefficients: &[T],
-    z: &[T],
+    z: Option<&[T]>,
     v: &mut [T],
     d: Option<&mut [T]>,
     lanes: usize,
@@ -283,11 +291,15 @@ pub(crate) fn quadratic<T: Real, S: Isa>(
         return false;
     }
     let (c, _) = T::as_vectors::<S>(coefficients);
-    let (z, _) = T::as_vectors::<S>(z);
+    let z = z.map(|z| T::as_vectors::<S>(z).0);
     let (v, _) = T::as_vectors_mut::<S>(v);
     let (d, _) = T::as_vectors_mut::<S>(d.unwrap_or_default());
     let mut at = 0;
-    while at + 4 <= width {
+    while at + 8 <= width {
+        quadratic_block::<T, S, 8>(simd, rule, c, z, v, d, width, at);
+        at += 8;
+    }
+    if at + 4 <= width {
         quadratic_block::<T, S, 4>(simd, rule, c, z, v, d, width, at);
         at += 4;
     }
@@ -299,7 +311,7 @@ pub(crate) fn quadratic<T: Real, S: Isa>(
 }
 
 #[inline(always)]
-fn load<T: Real, S: Isa, const N: usize>(numbers: &[T::Vector<S>], at: usize) -> [T::Vector<S>; N] {
+fn load<V: Copy, const N: usize>(numbers: &[V], at: usize) -> [V; N] {
     let from = &numbers[at..][..N];
     std::array::from_fn(
         #[inline(always)]
@@ -313,66 +325,418 @@ fn quadratic_block<T: Real, S: Isa, const N: usize>(
     simd: S,
     rule: &Quadratic,
     c: &[T::Vector<S>],
-    z: &[T::Vector<S>],
+    z: Option<&[T::Vector<S>]>,
     v: &mut [T::Vector<S>],
     d: &mut [T::Vector<S>],
     width: usize,
     at: usize,
 ) {
-    let zero = [T::splat(simd, T::ZERO); N];
-    let planes = c.len() / width.max(1);
-    let c1 = if planes > 1 {
-        load::<T, S, N>(c, width + at)
-    } else {
-        zero
-    };
-    let c2 = if planes > 2 {
-        load::<T, S, N>(c, 2 * width + at)
-    } else {
-        zero
-    };
-    let c3 = if planes > 3 {
-        load::<T, S, N>(c, 3 * width + at)
-    } else {
-        zero
-    };
+    let zero = T::splat(simd, T::ZERO);
     let three = T::splat(simd, T::ONE + T::ONE + T::ONE);
-    let (mut e1, mut e2) = (zero, zero);
-    for n in 0..N {
-        e1[n] = <T as Lanes>::add(simd, c2[n], c2[n]);
-        e2[n] = <T as Lanes>::mul(simd, three, c3[n]);
-    }
-    let mut next = 0;
-    for plane in &rule.planes {
+    // From the last plane: v may hold z, and what makes a plane comes before it.
+    for plane in rule.planes.iter().rev() {
+        let (start, doubled) = (plane.start as usize, plane.doubled as usize);
+        let end = plane.end as usize;
+        let from = z.unwrap_or(v);
         let linear = match plane.linear {
-            Some(place) => load::<T, S, N>(z, place as usize * width + at),
-            None => zero,
+            Some(place) => load::<_, N>(from, place as usize * width + at),
+            None => [zero; N],
         };
-        let (mut first, mut second) = (zero, zero);
-        for n in 0..N {
-            first[n] = <T as Lanes>::mul(simd, c1[n], linear[n]);
-            second[n] = <T as Lanes>::mul(simd, e1[n], linear[n]);
-        }
-        let (doubled, end) = (plane.doubled as usize, plane.end as usize);
-        if end > next {
-            let mut q =
-                products::<T, S, N>(simd, &rule.pairs[next..doubled], z, z, width, at, zero);
+        let mut q = [zero; N];
+        if end > start {
+            let (twice, once) = (&rule.pairs[start..doubled], &rule.pairs[doubled..end]);
+            q = products::<T, S, N>(simd, twice, from, from, width, at, q);
             for q in &mut q {
                 *q = <T as Lanes>::add(simd, *q, *q);
             }
-            let q = products::<T, S, N>(simd, &rule.pairs[doubled..end], z, z, width, at, q);
-            for n in 0..N {
-                first[n] = T::mul_add(simd, c2[n], q[n], first[n]);
-                second[n] = T::mul_add(simd, e2[n], q[n], second[n]);
-            }
-            next = end;
+            q = products::<T, S, N>(simd, once, from, from, width, at, q);
         }
         if let Some(place) = plane.v {
-            v[place as usize * width + at..][..N].copy_from_slice(&first);
+            let c1 = &c[width + at..][..N];
+            let mut out = [zero; N];
+            for n in 0..N {
+                out[n] = <T as Lanes>::mul(simd, c1[n], linear[n]);
+            }
+            if end > start {
+                let c2 = &c[2 * width + at..][..N];
+                for n in 0..N {
+                    out[n] = T::mul_add(simd, c2[n], q[n], out[n]);
+                }
+            }
+            v[place as usize * width + at..][..N].copy_from_slice(&out);
         }
         if let Some(place) = plane.d {
-            d[place as usize * width + at..][..N].copy_from_slice(&second);
+            let c2 = &c[2 * width + at..][..N];
+            let mut out = [zero; N];
+            for n in 0..N {
+                let e = <T as Lanes>::add(simd, c2[n], c2[n]);
+                out[n] = <T as Lanes>::mul(simd, e, linear[n]);
+            }
+            if end > start {
+                let c3 = &c[3 * width + at..][..N];
+                for n in 0..N {
+                    let e = <T as Lanes>::mul(simd, three, c3[n]);
+                    out[n] = T::mul_add(simd, e, q[n], out[n]);
+                }
+            }
+            d[place as usize * width + at..][..N].copy_from_slice(&out);
         }
+    }
+}
+
+/// The planes of the jet of f'(z) but for its value, from those of v = f(z), where
+/// f' = a + b·f + c·f².
+#[derive(Debug, Clone)]
+pub(crate) struct Riccati {
+    linear: f64,
+    square: f64,
+    planes: Vec<RiccatiPlane>,
+    /// Places in v; those before `doubled` count twice.
+    pairs: Vec<(Place, Place)>,
+}
+
+#[derive(Debug, Clone)]
+struct RiccatiPlane {
+    place: Place,
+    own: Option<Place>,
+    start: u32,
+    doubled: u32,
+    end: u32,
+}
+
+impl Riccati {
+    /// With b = `linear` and c = `square`.
+    pub(crate) fn new(linear: f64, square: f64) -> Self {
+        Self {
+            linear,
+            square,
+            planes: Vec::new(),
+            pairs: Vec::new(),
+        }
+    }
+
+    /// Adds a plane: its place, its place in v, all ordered pairs of places in v that make it.
+    pub(crate) fn push(&mut self, place: usize, own: Option<usize>, pairs: &[(usize, usize)]) {
+        let pairs = if self.square == 0.0 { &[] } else { pairs };
+        let start = self.pairs.len() as u32;
+        let doubled = push_symmetric(&mut self.pairs, pairs);
+        self.planes.push(RiccatiPlane {
+            place: place as Place,
+            own: own.filter(|_| self.linear != 0.0).map(|own| own as Place),
+            start,
+            doubled,
+            end: self.pairs.len() as u32,
+        });
+    }
+
+    /// Products a lane, for counting.
+    pub(crate) fn products(&self) -> usize {
+        self.pairs.len()
+    }
+
+    /// One row: writes all planes of `d` but the value.
+    #[inline(always)]
+    pub(crate) fn fill<T: Real, S: Isa>(&self, simd: S, v: &[T], d: &mut [T], lanes: usize) {
+        let width = lanes / T::lanes::<S>();
+        if width * T::lanes::<S>() != lanes {
+            // Fewer lanes than a vector holds; only tests come here.
+            return self.fill_scalar(v, d, lanes);
+        }
+        let (v, _) = T::as_vectors::<S>(v);
+        let (d, _) = T::as_vectors_mut::<S>(d);
+        let mut at = 0;
+        while at + 4 <= width {
+            self.block::<T, S, 4>(simd, v, d, width, at);
+            at += 4;
+        }
+        while at < width {
+            self.block::<T, S, 1>(simd, v, d, width, at);
+            at += 1;
+        }
+    }
+
+    #[inline(always)]
+    fn block<T: Real, S: Isa, const N: usize>(
+        &self,
+        simd: S,
+        v: &[T::Vector<S>],
+        d: &mut [T::Vector<S>],
+        width: usize,
+        at: usize,
+    ) {
+        let square = T::splat(simd, T::from_f64(self.square));
+        let linear = T::splat(simd, T::from_f64(self.linear));
+        for plane in &self.planes {
+            let (start, doubled) = (plane.start as usize, plane.doubled as usize);
+            let (twice, once) = (
+                &self.pairs[start..doubled],
+                &self.pairs[doubled..plane.end as usize],
+            );
+            let mut sum = [T::splat(simd, T::ZERO); N];
+            sum = products::<T, S, N>(simd, twice, v, v, width, at, sum);
+            for s in &mut sum {
+                *s = <T as Lanes>::add(simd, *s, *s);
+            }
+            sum = products::<T, S, N>(simd, once, v, v, width, at, sum);
+            for s in &mut sum {
+                *s = <T as Lanes>::mul(simd, square, *s);
+            }
+            if let Some(place) = plane.own {
+                let v = &v[place as usize * width + at..][..N];
+                for n in 0..N {
+                    sum[n] = T::mul_add(simd, linear, v[n], sum[n]);
+                }
+            }
+            d[plane.place as usize * width + at..][..N].copy_from_slice(&sum);
+        }
+    }
+
+    #[cold]
+    fn fill_scalar<T: Real>(&self, v: &[T], d: &mut [T], lanes: usize) {
+        for plane in &self.planes {
+            let (start, doubled) = (plane.start as usize, plane.doubled as usize);
+            for lane in 0..lanes {
+                let of = |place: Place| v[place as usize * lanes + lane];
+                let mut sum = T::ZERO;
+                for &(i, j) in &self.pairs[start..doubled] {
+                    sum += of(i) * of(j);
+                }
+                sum += sum;
+                for &(i, j) in &self.pairs[doubled..plane.end as usize] {
+                    sum += of(i) * of(j);
+                }
+                let own = plane.own.map_or(T::ZERO, of);
+                d[plane.place as usize * lanes + lane] =
+                    T::from_f64(self.square) * sum + T::from_f64(self.linear) * own;
+            }
+        }
+    }
+}
+
+/// The adjoint of a composition of second order whose f' follows from v, as in [`Riccati`]:
+/// with m = b + 2c·v_0 the jet of f' is d_i = m v_i, and d_s = m v_s + c Σ v_i v_j.
+#[derive(Debug, Clone)]
+pub(crate) struct QuadraticAdjoint {
+    linear: f64,
+    square: f64,
+    /// Planes of first order, then of second.
+    planes: Vec<AdjointPlane>,
+    pairs: Vec<AdjointPair>,
+    /// Planes of the destination that nothing reaches.
+    zeros: Vec<Place>,
+}
+
+/// A plane of v and of its adjoint; the place in the destination, and its pairs up to `end`.
+#[derive(Debug, Clone)]
+struct AdjointPlane {
+    own: Place,
+    dst: Option<Place>,
+    end: u32,
+}
+
+/// Places of two planes of first order in v, the first not after the second, and in the
+/// destination.
+#[derive(Debug, Clone)]
+struct AdjointPair {
+    own: [Place; 2],
+    dst: [Option<Place>; 2],
+}
+
+/// Places of a plane in v and in the destination, and the pairs of places in v that make it.
+pub(crate) type SecondOrderPlane = (usize, Option<usize>, Vec<(usize, usize)>);
+
+impl QuadraticAdjoint {
+    /// For a v whose first plane is the value. With b = `linear` and c = `square`; `planes` are
+    /// the places in v and the destination of all planes but the value, in ascending order,
+    /// with the ordered pairs of places in v that make them.
+    pub(crate) fn new(
+        linear: f64,
+        square: f64,
+        planes: &[SecondOrderPlane],
+        zeros: &[usize],
+    ) -> Self {
+        let place = |place: usize| place as Place;
+        let dst_of = |own: usize| {
+            let found = planes.iter().find(|(at, ..)| *at == own);
+            found.and_then(|(_, dst, _)| *dst).map(place)
+        };
+        let mut rule = Self {
+            linear,
+            square,
+            planes: Vec::new(),
+            pairs: Vec::new(),
+            zeros: zeros.iter().copied().map(place).collect(),
+        };
+        for (own, dst, pairs) in planes {
+            for &(i, j) in pairs.iter().filter(|(i, j)| i <= j) {
+                rule.pairs.push(AdjointPair {
+                    own: [place(i), place(j)],
+                    dst: [dst_of(i), dst_of(j)],
+                });
+            }
+            rule.planes.push(AdjointPlane {
+                own: place(*own),
+                dst: dst.map(place),
+                end: rule.pairs.len() as u32,
+            });
+        }
+        rule
+    }
+
+    /// One row: `dst (=|+=)` the adjoint of z, from v, f' at z and the adjoint of v, which
+    /// dst holds where `adjoint` is None.
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "four rows of different buffers")]
+    pub(crate) fn apply<T: Real, S: Isa>(
+        &self,
+        simd: S,
+        v: &[T],
+        slope: &[T],
+        adjoint: Option<&[T]>,
+        dst: &mut [T],
+        lanes: usize,
+        mode: Mode,
+    ) -> bool {
+        let width = lanes / T::lanes::<S>();
+        if width * T::lanes::<S>() != lanes {
+            return false;
+        }
+        let (v, _) = T::as_vectors::<S>(v);
+        let (slope, _) = T::as_vectors::<S>(slope);
+        let adjoint = adjoint.map(|adjoint| T::as_vectors::<S>(adjoint).0);
+        let (dst, _) = T::as_vectors_mut::<S>(dst);
+        let mut at = 0;
+        while at + 8 <= width {
+            self.block::<T, S, 8>(simd, v, slope, adjoint, dst, width, at, mode);
+            at += 8;
+        }
+        if at + 4 <= width {
+            self.block::<T, S, 4>(simd, v, slope, adjoint, dst, width, at, mode);
+            at += 4;
+        }
+        while at < width {
+            self.block::<T, S, 1>(simd, v, slope, adjoint, dst, width, at, mode);
+            at += 1;
+        }
+        true
+    }
+
+    #[inline(always)]
+    #[expect(clippy::too_many_arguments, reason = "one block of one call site")]
+    fn block<T: Real, S: Isa, const N: usize>(
+        &self,
+        simd: S,
+        v: &[T::Vector<S>],
+        slope: &[T::Vector<S>],
+        adjoint: Option<&[T::Vector<S>]>,
+        dst: &mut [T::Vector<S>],
+        width: usize,
+        at: usize,
+        mode: Mode,
+    ) {
+        let zero = T::splat(simd, T::ZERO);
+        let square = T::splat(simd, T::from_f64(self.square));
+        let twice = T::splat(simd, T::from_f64(2.0 * self.square));
+        let linear = T::splat(simd, T::from_f64(self.linear));
+        let slope = load::<_, N>(slope, at);
+        let (mut m, mut value) = ([zero; N], [zero; N]);
+        {
+            let v = &v[at..][..N];
+            let adjoint = &adjoint.unwrap_or(dst)[at..][..N];
+            for n in 0..N {
+                m[n] = T::mul_add(simd, twice, v[n], linear);
+                value[n] = <T as Lanes>::mul(simd, slope[n], adjoint[n]);
+            }
+        }
+        let mut pairs = self.pairs.iter();
+        let mut next = 0;
+        for plane in &self.planes {
+            let own = plane.own as usize * width + at;
+            let bar = load::<_, N>(adjoint.unwrap_or(dst), own);
+            let v_own = &v[own..][..N];
+            for n in 0..N {
+                let d = <T as Lanes>::mul(simd, m[n], v_own[n]);
+                value[n] = T::mul_add(simd, d, bar[n], value[n]);
+            }
+            if let Some(place) = plane.dst {
+                let dst = &mut dst[place as usize * width + at..][..N];
+                for n in 0..N {
+                    dst[n] = match mode {
+                        Mode::Overwrite => <T as Lanes>::mul(simd, slope[n], bar[n]),
+                        Mode::Accumulate => T::mul_add(simd, slope[n], bar[n], dst[n]),
+                    };
+                }
+            }
+            for pair in pairs.by_ref().take((plane.end - next) as usize) {
+                let [i, j] = pair.own;
+                let a = &v[i as usize * width + at..][..N];
+                let b = &v[j as usize * width + at..][..N];
+                let factor = if i == j { square } else { twice };
+                for n in 0..N {
+                    let product = <T as Lanes>::mul(simd, factor, bar[n]);
+                    let ab = <T as Lanes>::mul(simd, a[n], b[n]);
+                    value[n] = T::mul_add(simd, product, ab, value[n]);
+                }
+                let [dst_i, dst_j] = pair.dst;
+                add_product::<T, S, N>(simd, &m, b, &bar, dst, dst_i, width, at);
+                if i != j {
+                    add_product::<T, S, N>(simd, &m, a, &bar, dst, dst_j, width, at);
+                }
+            }
+            next = plane.end;
+        }
+        let dst_value = &mut dst[at..][..N];
+        for n in 0..N {
+            dst_value[n] = match mode {
+                Mode::Overwrite => value[n],
+                Mode::Accumulate => <T as Lanes>::add(simd, dst_value[n], value[n]),
+            };
+        }
+        if mode == Mode::Overwrite {
+            for &place in &self.zeros {
+                dst[place as usize * width + at..][..N].copy_from_slice(&[zero; N]);
+            }
+        }
+    }
+}
+
+/// `dst[place] += m·v·bar`, unless there is no place.
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "one block of one call site")]
+fn add_product<T: Real, S: Isa, const N: usize>(
+    simd: S,
+    m: &[T::Vector<S>; N],
+    v: &[T::Vector<S>],
+    bar: &[T::Vector<S>; N],
+    dst: &mut [T::Vector<S>],
+    place: Option<Place>,
+    width: usize,
+    at: usize,
+) {
+    if let Some(place) = place {
+        let dst = &mut dst[place as usize * width + at..][..N];
+        for n in 0..N {
+            let d = <T as Lanes>::mul(simd, m[n], v[n]);
+            dst[n] = T::mul_add(simd, d, bar[n], dst[n]);
+        }
+    }
+}
+
+/// `dst = src`, both whole rows: short enough that calling memcpy would cost as much again.
+#[inline(always)]
+pub(crate) fn copy<T: Real, S: Isa>(_: S, src: &[T], dst: &mut [T]) {
+    if !src.len().is_multiple_of(T::lanes::<S>()) || src.len() != dst.len() {
+        return dst.copy_from_slice(src);
+    }
+    let (from, _) = T::as_vectors::<S>(src);
+    let (to, _) = T::as_vectors_mut::<S>(dst);
+    let (from, from_rest) = from.as_chunks::<4>();
+    let (to, to_rest) = to.as_chunks_mut::<4>();
+    for (to, from) in to.iter_mut().zip(from) {
+        *to = *from;
+    }
+    for (to, from) in to_rest.iter_mut().zip(from_rest) {
+        *to = *from;
     }
 }
 

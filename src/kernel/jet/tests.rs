@@ -247,3 +247,155 @@ fn scaled_sums() {
         }
     }
 }
+
+/// Planes 1, a, b, aa, ab, bb at places 0 to 5.
+const SECOND: [&[(usize, usize)]; 6] = [&[], &[], &[], &[(1, 1)], &[(1, 2), (2, 1)], &[(2, 2)]];
+
+struct Adjoint<'a, T> {
+    rule: &'a QuadraticAdjoint,
+    v: &'a [T],
+    slope: &'a [T],
+    adjoint: Option<&'a [T]>,
+    dst: &'a mut [T],
+    lanes: usize,
+    mode: Mode,
+}
+
+impl<T: Real> Kernel for Adjoint<'_, T> {
+    type Output = bool;
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) -> bool {
+        let Self {
+            rule,
+            v,
+            slope,
+            adjoint,
+            dst,
+            lanes,
+            mode,
+        } = self;
+        rule.apply(simd, v, slope, adjoint, dst, lanes, mode)
+    }
+}
+
+struct Fill<'a, T>(&'a Riccati, &'a [T], &'a mut [T], usize);
+
+impl<T: Real> Kernel for Fill<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        self.0.fill(simd, self.1, self.2, self.3);
+    }
+}
+
+/// d_k = b v_k + c Σ v_i v_j over all ordered pairs, and the contraction with it.
+fn by_definition(
+    [linear, square]: [f64; 2],
+    v: &[f64],
+    slope: &[f64],
+    bar: &[f64],
+    lanes: usize,
+) -> (Vec<f64>, Vec<f64>) {
+    let at = |row: &[f64], place: usize, lane: usize| row[place * lanes + lane];
+    let (mut d, mut out) = (slope.to_vec(), vec![0.0; SECOND.len() * lanes]);
+    d.resize(SECOND.len() * lanes, 0.0);
+    for lane in 0..lanes {
+        for k in 1..SECOND.len() {
+            let squares = SECOND[k]
+                .iter()
+                .map(|&(i, j)| at(v, i, lane) * at(v, j, lane));
+            let square_k = 2.0 * at(v, 0, lane) * at(v, k, lane) + squares.sum::<f64>();
+            d[k * lanes + lane] = linear * at(v, k, lane) + square * square_k;
+        }
+        for k in 0..SECOND.len() {
+            let bar = at(bar, k, lane);
+            out[lane] += at(&d, k, lane) * bar;
+            if k > 0 {
+                out[k * lanes + lane] += at(&d, 0, lane) * bar;
+            }
+            for &(i, j) in SECOND[k] {
+                out[j * lanes + lane] += at(&d, i, lane) * bar;
+            }
+        }
+    }
+    (d, out)
+}
+
+fn check_adjoint<T: Real>(seed: u32, lanes: usize, rule: [f64; 2]) -> Result<(), TestCaseError> {
+    let planes = SECOND.len();
+    let [v, bar, start] = [0, 1, 2].map(|k| row(planes, lanes, seed.wrapping_add(k)));
+    let slope = row(1, lanes, seed.wrapping_add(3));
+    let (d, want) = by_definition(rule, &v, &slope, &bar, lanes);
+    let [linear, square] = rule;
+    let mut riccati = Riccati::new(linear, square);
+    for (k, pairs) in SECOND.iter().enumerate().skip(1) {
+        let all: Vec<_> = [(0, k), (k, 0)]
+            .into_iter()
+            .chain(pairs.iter().copied())
+            .collect();
+        riccati.push(k, Some(k), &all);
+    }
+    // The destination may lack planes and hold others.
+    let missing = 1 + seed as usize % (planes - 1);
+    let described = |all: bool| -> Vec<_> {
+        (1..planes)
+            .map(|k| (k, (all || k != missing).then_some(k), SECOND[k].to_vec()))
+            .collect()
+    };
+    for set in InstructionSet::available() {
+        let mut filled: Vec<T> = converted(&d);
+        filled[lanes..].fill(T::ZERO);
+        set.dispatch(Fill(&riccati, &converted::<T>(&v), &mut filled, lanes));
+        let filled: Vec<f64> = filled.iter().map(|x| x.to_f64()).collect();
+        prop_assert_eq!(&filled, &d, "{} fill", set.name());
+        for mode in [Mode::Overwrite, Mode::Accumulate] {
+            let rule = QuadraticAdjoint::new(linear, square, &described(false), &[missing]);
+            let mut dst: Vec<T> = converted(&start);
+            let done = set.dispatch(Adjoint {
+                rule: &rule,
+                v: &converted::<T>(&v),
+                slope: &converted::<T>(&slope),
+                adjoint: Some(&converted::<T>(&bar)),
+                dst: &mut dst,
+                lanes,
+                mode,
+            });
+            prop_assert!(done);
+            for (at, got) in dst.iter().enumerate() {
+                let held = if mode == Mode::Accumulate {
+                    start[at]
+                } else {
+                    0.0
+                };
+                let own = if at / lanes == missing { 0.0 } else { want[at] };
+                prop_assert_eq!(got.to_f64(), held + own, "{} {:?} {}", set.name(), mode, at);
+            }
+        }
+        let rule = QuadraticAdjoint::new(linear, square, &described(true), &[]);
+        let mut dst: Vec<T> = converted(&bar);
+        set.dispatch(Adjoint {
+            rule: &rule,
+            v: &converted::<T>(&v),
+            slope: &converted::<T>(&slope),
+            adjoint: None,
+            dst: &mut dst,
+            lanes,
+            mode: Mode::Overwrite,
+        });
+        let got: Vec<f64> = dst.iter().map(|x| x.to_f64()).collect();
+        prop_assert_eq!(&got, &want, "{} in place", set.name());
+    }
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn the_adjoint_of_second_order_is_the_contraction(
+        seed in any::<u32>(),
+        blocks in 1..6usize,
+        rule in prop_oneof![Just([0.0, -1.0]), Just([1.0, -1.0]), Just([0.0, 1.0]), Just([1.0, 0.0])],
+    ) {
+        check_adjoint::<f64>(seed, 16 * blocks, rule)?;
+        check_adjoint::<f32>(seed, 16 * blocks, rule)?;
+    }
+}
