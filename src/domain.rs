@@ -390,7 +390,11 @@ impl Domain {
             return None;
         }
         let sides = self.shape.sides();
-        let hit = (0..sides.len()).find(|&place| self.on_side(&sides, place, point));
+        // From a corner that points inwards one does not leave the domain along a normal,
+        // but slides along the other side.
+        let hit = [1.0, -1.0].into_iter().find_map(|strict| {
+            (0..sides.len()).find(|&place| self.on_side(&sides, place, point, strict))
+        });
         hit.map(|place| (sides[place].name.clone(), sides[place].normal.at(point)))
     }
 
@@ -470,8 +474,9 @@ impl Domain {
     }
 
     /// Whether a point lies on a side: on its patch, and the level changes sign there along
-    /// the normal. Of sides that lie on each other the first has the point.
-    fn on_side(&self, sides: &[Side], place: usize, point: &[f64]) -> bool {
+    /// the normal, to more than `strict` tolerances. Of sides that lie on each other the
+    /// first has the point.
+    fn on_side(&self, sides: &[Side], place: usize, point: &[f64], strict: f64) -> bool {
         let side = &sides[place];
         let (tolerance, step) = (self.tolerance(), 1e-7 * self.size());
         if !side.patch.holds(point, tolerance) {
@@ -485,7 +490,7 @@ impl Domain {
             let moved = point.iter().zip(&normal).map(|(x, n)| x + sign * step * n);
             self.shape.level(&moved.collect::<Vec<f64>>())
         };
-        !taken && level(-1.0) <= tolerance && level(1.0) > tolerance
+        !taken && level(-1.0) <= tolerance && level(1.0) > strict * tolerance
     }
 }
 

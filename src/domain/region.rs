@@ -112,7 +112,7 @@ impl Region {
         self.pieces[piece].patch.place(u, &mut point);
         let belongs = match self.pieces[piece].side {
             _ if !self.more => true,
-            Some(side) => self.domain.on_side(&self.sides, side, &point),
+            Some(side) => self.domain.on_side(&self.sides, side, &point, 1.0),
             None => self.domain.contains(&point),
         };
         belongs.then_some(point)
