@@ -369,6 +369,15 @@ fn c08_powers_at_zero() {
             derivatives(&Elemental::Ln, zero, 2),
             [-infinite, infinite, -infinite]
         );
+        let beyond = infinite.copysign(zero);
+        assert_eq!(
+            derivatives(&Elemental::Cbrt, zero, 3),
+            [0.0, infinite, -beyond, infinite]
+        );
+    }
+    for (a, x) in [(1.5, f64::NEG_INFINITY), (1e-17, -2.0), (-0.5, -1.0)] {
+        let c = Powf(a).taylor(x, 3).unwrap();
+        assert!(c.iter().all(|c| c.is_nan()), "x^{a} at {x}: {c:?}");
     }
     assert_eq!(derivatives(&Powi(3), -2.0, 3), [-8.0, 12.0, -12.0, 6.0]);
     assert_eq!(
@@ -533,20 +542,21 @@ fn nan_passes_and_lies_outside_every_domain() {
             assert!(c.iter().all(|c| c.is_nan()), "{elemental} {set:?}: {c:?}");
         }
     }
-    for (elemental, x) in [
-        (Ln, -1.0_f64),
-        (Ln1p, -2.0),
-        (Sqrt, -1.0),
-        (Powf(1.5), -1.0),
-        (Asin, 1.5),
-        (Acos, -1.5),
-        (Acosh, 0.5),
-        (Atanh, 1.5),
+    // Just outside, far outside, and at the end.
+    for (elemental, near) in [
+        (Ln, -5e-324),
+        (Ln1p, -1.0 - f64::EPSILON),
+        (Sqrt, -5e-324),
+        (Powf(1.5), -5e-324),
+        (Asin, -1.0 - f64::EPSILON),
+        (Acos, -1.0 - f64::EPSILON),
+        (Acosh, 1.0 - f64::EPSILON / 2.0),
+        (Atanh, -1.0 - f64::EPSILON),
     ] {
-        assert!(
-            elemental.taylor(x, 4).unwrap().iter().all(|c| c.is_nan()),
-            "{elemental} at {x}"
-        );
+        for x in [near, -1.5, -1e3, -1e8, -1e200, f64::NEG_INFINITY] {
+            let c = elemental.taylor(x.min(near), 4).unwrap();
+            assert!(c.iter().all(|c| c.is_nan()), "{elemental} at {x}: {c:?}");
+        }
     }
 }
 

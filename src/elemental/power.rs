@@ -234,7 +234,9 @@ impl Powers for CubeRoot {
         let error = ((cube.hi - x) + cube.lo) / (3.0 * x); // relative, of c
         let error = if error.abs() < 1e-14 { error } else { 0.0 };
         let inverse = square.recip::<FMA>();
-        let anchor = inverse.plus(Twofold::new(2.0 * error * inverse.hi));
+        // At 0 the slope is infinite, and there is nothing to correct.
+        let correction = if error == 0.0 { 0.0 } else { inverse.hi };
+        let anchor = inverse.plus(Twofold::new(2.0 * error * correction));
         (anchor, Twofold::new(x).recip::<FMA>())
     }
 }

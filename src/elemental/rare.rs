@@ -171,7 +171,9 @@ pub(super) fn acosh(x: f64, c: &mut [f64]) {
 /// std loses half the digits near 1.
 fn arcosh(x: f64) -> f64 {
     let t = x - 1.0;
-    if t < 1.0 {
+    if t < 0.0 {
+        f64::NAN
+    } else if t < 1.0 {
         (t + (t * (t + 2.0)).sqrt()).ln_1p()
     } else if x < HUGE {
         x.acosh()
@@ -199,6 +201,11 @@ fn inside(x: f64, c: &mut [f64], end: f64) -> bool {
 /// x^a for a that is no integer: each power by itself, so that x^a may leave the range
 /// while its derivatives do not.
 pub(super) fn powf(a: f64, x: f64, c: &mut [f64]) {
+    if x < 0.0 && a.fract() != 0.0 {
+        // std has a value at −∞, and a − k may round to an integer.
+        c.fill(f64::NAN);
+        return;
+    }
     let mut b = two(1.0);
     for (k, c) in c.iter_mut().enumerate() {
         let e = Two::sum(a, -(k as f64));

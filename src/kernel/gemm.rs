@@ -27,11 +27,22 @@ const MANY: usize = 40;
 /// Numbers in a vector, at most.
 const LANES: usize = 16;
 
+/// Into how many parts `n` falls, none longer than `most`, how long they are, and how many
+/// are longer by one. A small network is a single part, and spared the divisions.
+#[inline(always)]
+fn even(n: usize, most: usize) -> (usize, usize, usize) {
+    if n <= most {
+        return (1, n, 0);
+    }
+    let count = n.div_ceil(most);
+    (count, n / count, n % count)
+}
+
 /// Even parts of `0..n`, none longer than `most`, the longer ones first; one empty
 /// part if n is 0.
+#[inline(always)]
 fn parts(n: usize, most: usize) -> impl Iterator<Item = Range<usize>> {
-    let count = n.div_ceil(most).max(1);
-    let (length, longer) = (n / count, n % count);
+    let (count, length, longer) = even(n, most);
     let start = move |part: usize| part * length + part.min(longer);
     (0..count).map(move |part| start(part)..start(part + 1))
 }
@@ -209,7 +220,8 @@ impl<T: Real> Kernel for Multiply<'_, T> {
 /// wait for each other.
 #[inline(always)]
 fn widest<S: Isa>(rows: usize) -> usize {
-    let tallest = rows.div_ceil(rows.div_ceil(TALL));
+    let (_, height, taller) = even(rows, TALL);
+    let tallest = height + usize::from(taller > 0);
     match (S::REGISTER_COUNT >= 32, tallest) {
         (true, ..=3) | (false, 1) => 8,
         (true, _) | (false, 2) => 4,
@@ -241,8 +253,7 @@ impl<T: Real> Multiply<'_, T> {
     /// All rows of a strip of N vectors, or of a part of one.
     #[inline(always)]
     fn strip<S: Isa, const N: usize>(&mut self, simd: S, at: Strip<'_, T>) {
-        let count = self.w.rows.div_ceil(TALL);
-        let (height, taller) = (self.w.rows / count, self.w.rows % count);
+        let (_, height, taller) = even(self.w.rows, TALL);
         let split = taller * (height + 1);
         for (height, rows) in [(height + 1, 0..split), (height, split..self.w.rows)] {
             let at = at.clone();
