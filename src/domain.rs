@@ -379,7 +379,7 @@ impl Domain {
         point.len() == self.dimension() && self.shape.level(point) <= self.tolerance()
     }
 
-    /// Names of its sides, each once.
+    /// Names of its sides, each once; of combinations also those of which nothing is left.
     pub fn sides(&self) -> Vec<String> {
         let mut names = Vec::new();
         for side in self.shape.sides() {

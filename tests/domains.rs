@@ -103,7 +103,19 @@ fn every_side_has_unit_normals_that_point_outwards() -> Result<(), Error> {
     for (name, domain, _) in zoo()? {
         for side in domain.sides() {
             for design in DESIGNS {
-                let points = Sampler::over(&domain.side(&side)?, 3).draw(design, 40)?;
+                let points = match Sampler::over(&domain.side(&side)?, 3).draw(design, 40) {
+                    Ok(points) => points,
+                    Err(error) => {
+                        // Nothing is left of the box that the L and it share sides with.
+                        let gone = ["left", "right", "bottom", "top"].contains(&side.as_str());
+                        assert!(
+                            name == "three operations" && gone,
+                            "{name}, {side}: {error}"
+                        );
+                        assert!(error.to_string().contains("belong"), "{error}");
+                        continue;
+                    }
+                };
                 for (p, normal) in rows(&points).zip(normals(&points)) {
                     let what = format!("{name}, {side}, {design:?}, {p:?}, {normal:?}");
                     let length: f64 = normal.iter().map(|n| n * n).sum::<f64>().sqrt();
