@@ -97,7 +97,14 @@ pub(crate) enum Normal {
     },
 }
 
-/// Two shapes of another dimension, numbers out of range.
+/// How a point lies on a side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum On {
+    Side,
+    Corner,
+}
+
+/// A number out of range.
 fn out(what: &str, given: impl std::fmt::Display, expected: &str) -> Error {
     Error::OutOfRange {
         what: what.to_owned(),
@@ -372,7 +379,7 @@ impl Domain {
         point.len() == self.dimension() && self.shape.level(point) <= self.tolerance()
     }
 
-    /// Names of its sides, each once.
+    /// Names of its sides, each once; of combinations also those of which nothing is left.
     pub fn sides(&self) -> Vec<String> {
         let mut names = Vec::new();
         for side in self.shape.sides() {
@@ -390,8 +397,11 @@ impl Domain {
             return None;
         }
         let sides = self.shape.sides();
-        let hit = (0..sides.len()).find(|&place| self.on_side(&sides, place, point));
-        hit.map(|place| (sides[place].name.clone(), sides[place].normal.at(point)))
+        // Where it is a corner of none as the others see it, of the first at all.
+        let rank = |place: &usize| self.on_side(&sides, *place, point);
+        let all = (0..sides.len()).filter(|place| rank(place).is_some());
+        let hit = all.min_by_key(rank)?;
+        Some((sides[hit].name.clone(), sides[hit].normal.at(point)))
     }
 
     /// All of it, to draw points in.
@@ -471,11 +481,14 @@ impl Domain {
 
     /// Whether a point lies on a side: on its patch, and the level changes sign there along
     /// the normal. Of sides that lie on each other the first has the point.
-    fn on_side(&self, sides: &[Side], place: usize, point: &[f64]) -> bool {
+    ///
+    /// At a corner this may hold for no side: with a sharp one a step inwards leaves the
+    /// domain, with one that points inwards a step outwards slides along the other side.
+    fn on_side(&self, sides: &[Side], place: usize, point: &[f64]) -> Option<On> {
         let side = &sides[place];
         let (tolerance, step) = (self.tolerance(), 1e-7 * self.size());
         if !side.patch.holds(point, tolerance) {
-            return false;
+            return None;
         }
         let normal = side.normal.at(point);
         let taken = sides[..place].iter().any(|other| {
@@ -485,7 +498,16 @@ impl Domain {
             let moved = point.iter().zip(&normal).map(|(x, n)| x + sign * step * n);
             self.shape.level(&moved.collect::<Vec<f64>>())
         };
-        !taken && level(-1.0) <= tolerance && level(1.0) > tolerance
+        let (inside, here, outside) = (level(-1.0), level(0.0), level(1.0));
+        if taken {
+            None
+        } else if inside <= tolerance && outside > tolerance {
+            Some(On::Side)
+        } else if here.abs() <= tolerance && outside > -tolerance {
+            Some(On::Corner)
+        } else {
+            None
+        }
     }
 }
 

@@ -326,7 +326,17 @@ impl Engine {
         &self,
         condition: &str,
         theta: &[f64],
-        visit: impl FnMut(Rows<'_>),
+        mut visit: impl FnMut(Rows<'_>),
+    ) -> Result<(), Error> {
+        self.visit_rows(condition, theta, &mut visit)
+    }
+
+    /// Not generic: the crate that calls it need not compile the kernels again.
+    fn visit_rows(
+        &self,
+        condition: &str,
+        theta: &[f64],
+        visit: &mut dyn FnMut(Rows<'_>),
     ) -> Result<(), Error> {
         let place = self.place(condition)?;
         self.check(theta)?;
@@ -851,7 +861,7 @@ impl<T: Real> Runner<T> {
             .collect()
     }
 
-    fn rows(&self, place: usize, theta: &[f64], mut visit: impl FnMut(Rows<'_>)) {
+    fn rows(&self, place: usize, theta: &[f64], visit: &mut dyn FnMut(Rows<'_>)) {
         let condition = &self.conditions[place];
         if condition.measure == Measure::Integral {
             self.integral_rows(condition, theta, visit);
@@ -920,7 +930,7 @@ impl<T: Real> Runner<T> {
         &self,
         condition: &Compiled<T>,
         theta: &[f64],
-        mut visit: impl FnMut(Rows<'_>),
+        visit: &mut dyn FnMut(Rows<'_>),
     ) {
         let mut weights = Weights::default();
         weights.load(theta, &self.weights.keys);

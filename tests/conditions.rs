@@ -193,9 +193,7 @@ fn interfaces_join_two_networks() -> Result<(), Error> {
         let right = 3.0 + b.field() * (x - 1.0);
         [left - right, left.d(x) - 3.0 * right.d(x)]
     })?;
-    let line = Domain::interval(1.0, 2.0)?
-        .times(&Domain::interval(0.0, 1.0)?)?
-        .side("left")?;
+    let line = Domain::cuboid(&[(1.0, 2.0), (0.0, 1.0)])?.side("left")?;
     let points = Sampler::over(&line, 0).draw(Design::Grid, 5)?;
     let condition = Condition::new(&interface, points);
     let got = residuals(&params, condition.clone())?;
