@@ -58,6 +58,7 @@ pub mod course {
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+pub mod checkpoint;
 pub mod dual;
 pub mod elemental;
 pub mod engine;
@@ -82,11 +83,14 @@ pub use engine::{Engine, Evaluation, Options, Precision, Rows, values};
 pub use error::Error;
 pub use kernel::simd::InstructionSet;
 pub use network::{Activation, Architecture, Init, Mlp};
-pub use optim::{Adam, GradientDescent, Optimizer, Schedule};
+pub use optim::{
+    Adam, GaussNewtonCg, GradientDescent, Lbfgs, LevenbergMarquardt, Minimizer, Objective,
+    Optimizer, Schedule, Spring, SsBroyden,
+};
 pub use parameters::{Block, Coefficient, Parameters};
 pub use plan::Counts;
 pub use problem::{Condition, Measure, Points, Problem};
 pub use real::Real;
 pub use record::{Equation, Field, Mask, data, detach, select};
-pub use sample::Sampler;
-pub use train::{History, Report, State, Stop, Train};
+pub use sample::{Sampler, SamplerState};
+pub use train::{History, Report, Source, Stage, StageReport, State, Stop, Train};

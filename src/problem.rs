@@ -4,6 +4,7 @@
 use crate::error::{Error, check_finite};
 use crate::parameters::{Block, Parameters};
 use crate::record::{Equation, ParameterSpace};
+use serde::{Deserialize, Serialize};
 
 /// Collocation points, with columns of per-point data.
 ///
@@ -15,7 +16,7 @@ use crate::record::{Equation, ParameterSpace};
 /// assert_eq!((points.len(), points.dimension()), (2, 2));
 /// # Ok::<(), dualtape::Error>(())
 /// ```
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Points {
     /// One list for each coordinate.
     coordinates: Vec<Vec<f64>>,
@@ -269,6 +270,12 @@ impl Condition {
                 what: format!("condition `{name}`"),
             });
         }
+        self.check_points()
+    }
+
+    /// Whether points, data and weights fit the equation.
+    pub(crate) fn check_points(&self) -> Result<(), Error> {
+        let name = &self.name;
         let expected = self.equation.coordinates().len();
         if self.points.dimension() != expected {
             return Err(Error::length(
@@ -362,6 +369,16 @@ impl Problem {
             conditions,
             parameters: parameters.len(),
             blocks: parameters.blocks().to_vec(),
+        })
+    }
+
+    /// One condition, to be looked at and not trained: it may leave parameters untouched.
+    pub(crate) fn watched(parameters: &Parameters, condition: &Condition) -> Result<Self, Error> {
+        condition.check(parameters)?;
+        Ok(Self {
+            conditions: vec![condition.clone()],
+            parameters: parameters.len(),
+            blocks: Vec::new(),
         })
     }
 

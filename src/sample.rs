@@ -6,6 +6,7 @@ use crate::problem::Points;
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use serde::{Deserialize, Serialize};
 
 /// Draws points in a box. Every draw goes on where the last one ended; the same seed gives
 /// the same draws on every machine.
@@ -26,6 +27,14 @@ use rand_chacha::ChaCha8Rng;
 pub struct Sampler {
     bounds: Vec<(f64, f64)>,
     random: ChaCha8Rng,
+}
+
+/// Where a sampler stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SamplerState {
+    seed: [u8; 32],
+    stream: u64,
+    position: u128,
 }
 
 impl Sampler {
@@ -72,6 +81,22 @@ impl Sampler {
         self.random.set_stream(stream);
         self.random.set_word_pos(0);
         self
+    }
+
+    /// Where it stands.
+    pub fn state(&self) -> SamplerState {
+        SamplerState {
+            seed: self.random.get_seed(),
+            stream: self.random.get_stream(),
+            position: self.random.get_word_pos(),
+        }
+    }
+
+    /// Goes on from where a sampler stood; the box stays its own.
+    pub fn restore(&mut self, state: &SamplerState) {
+        self.random = ChaCha8Rng::from_seed(state.seed);
+        self.random.set_stream(state.stream);
+        self.random.set_word_pos(state.position);
     }
 
     /// The ends of its axes.
