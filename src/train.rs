@@ -604,9 +604,7 @@ impl<'a> Train<'a> {
             if loss < now.best.loss {
                 now.best.take(parameters, step, loss);
             }
-            while now.over(stages, loss) {
-                now.stage += 1;
-            }
+            let stage = now.stage_at(stages, loss);
             now.seconds = before + start.elapsed().as_secs_f64();
             let mut stop = None;
             if let Some(callback) = &mut self.callback {
@@ -623,7 +621,7 @@ impl<'a> Train<'a> {
             }
             if self.tolerance.is_some_and(|tolerance| loss <= tolerance) {
                 stop = Some(Stop::Tolerance);
-            } else if step >= self.steps || now.stage == stages.len() {
+            } else if step >= self.steps || stage == stages.len() {
                 stop = stop.or(Some(Stop::Steps));
             } else if interrupt.as_ref().is_some_and(Interrupt::came) {
                 stop = stop.or(Some(Stop::Interrupted));
@@ -639,8 +637,7 @@ impl<'a> Train<'a> {
                 Saved::write(path, &now, engine, parameters, stages, &mut self.redraw)?;
             }
 
-            let stage = now.stage.min(stages.len() - 1);
-            let rate = stages[stage].minimizer.rate();
+            let rate = stages[stage.min(stages.len() - 1)].minimizer.rate();
             let rows = now.history.numbers.len();
             self.log(&mut now, parameters, loss, &losses, rate, stop.is_some())?;
             if let Some(bar) = &bar {
@@ -660,6 +657,7 @@ impl<'a> Train<'a> {
                 engine,
                 memo: &memo,
             };
+            now.stage = stage;
             let halt = loop {
                 let at = Iterate {
                     theta: parameters.values_mut(),
@@ -671,10 +669,10 @@ impl<'a> Train<'a> {
                 if halt.is_none() {
                     break None;
                 }
-                now.stage += 1;
-                if now.stage == stages.len() {
+                if now.stage + 1 == stages.len() {
                     break halt;
                 }
+                now.stage += 1;
             };
             if let Some(halt) = halt {
                 // This was the last step, so its row is complete.
@@ -1018,10 +1016,12 @@ impl Now {
         }
     }
 
-    /// Whether the present stage is over.
-    fn over(&self, stages: &[Stage<'_>], loss: f64) -> bool {
-        let stage = stages.get(self.stage);
-        stage.is_some_and(|s| self.reports[self.stage].steps >= s.steps || loss <= s.until)
+    /// The stage of the next step: the present one, or the first after it that is not over.
+    fn stage_at(&self, stages: &[Stage<'_>], loss: f64) -> usize {
+        let pairs = stages.iter().zip(&self.reports).enumerate();
+        let mut open = pairs.filter(|(_, (s, r))| r.steps < s.steps && loss > s.until);
+        let next = open.find(|(place, _)| *place >= self.stage);
+        next.map_or(stages.len(), |(place, _)| place)
     }
 }
 

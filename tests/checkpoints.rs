@@ -422,13 +422,13 @@ fn validation_and_comparison_are_logged() -> Result<(), Error> {
     })?;
     let points = Points::grid(&[(0.0, 1.0, 40)])?;
     let mut engine = Engine::new(&Problem::new(&other, [Condition::new(&equation, points)])?)?;
-    let train = Train::new(30).compare("y", &solution, &grid, &exact, 10);
+    let train = Train::new(60).compare("y", &solution, &grid, &exact, 30);
     let report = train.run(&mut engine, &mut other, &mut LevenbergMarquardt::default())?;
     let l2 = report.history.curve("y.rel_l2")?;
-    assert_eq!(l2.0, [0.0, 10.0, 20.0, 30.0]);
-    assert!(l2.1[3] < 1e-7, "{l2:?}");
+    assert_eq!(l2.0, [0.0, 30.0, 60.0]);
+    assert!(l2.1[2] < 1e-5, "{l2:?}");
     let max = report.history.curve("y.max_error")?.1;
-    assert!(max[3] < 1e-7 && max[0] > 1e-3, "{max:?}");
+    assert!(max[2] < 1e-5 && max[0] > 1e-3, "{max:?}");
     let wrong = Train::new(1).compare("y", &solution, &grid, &exact[1..], 1);
     let text = error_of(wrong.run(&mut engine, &mut other, &mut Adam::default()));
     assert!(text.contains("exact values"), "{text}");

@@ -15,7 +15,11 @@
 
 use super::Objective;
 use crate::error::Error;
+use faer::diag::Diag;
 use faer::dyn_stack::{MemBuffer, MemStack};
+use faer::linalg::cholesky::llt::factor::{
+    LltRegularization, cholesky_in_place, cholesky_in_place_scratch,
+};
 use faer::linalg::householder::{
     apply_block_householder_sequence_on_the_left_in_place_scratch as left_scratch,
     apply_block_householder_sequence_on_the_left_in_place_with_conj as left_in_place,
@@ -26,6 +30,7 @@ use faer::linalg::householder::{
 };
 use faer::linalg::matmul::matmul;
 use faer::linalg::qr::no_pivoting::factor::{qr_in_place, qr_in_place_scratch};
+use faer::linalg::svd::{ComputeSvdVectors, svd, svd_scratch};
 use faer::prelude::{Reborrow, ReborrowMut};
 use faer::{Accum, Conj, Mat, MatMut, MatRef, Par, Spec};
 use rayon::prelude::*;
@@ -489,7 +494,8 @@ fn reflect_below(
     matmul(rows, Accum::Add, v, sums.as_ref(), -1.0, Par::Seq);
 }
 
-fn times(a: MatRef<'_, f64>, b: MatRef<'_, f64>) -> Mat<f64> {
+/// A product.
+pub(crate) fn times(a: MatRef<'_, f64>, b: MatRef<'_, f64>) -> Mat<f64> {
     let mut product = Mat::zeros(a.nrows(), b.ncols());
     matmul(product.as_mut(), Accum::Replace, a, b, 1.0, Par::Seq);
     product
@@ -519,4 +525,39 @@ fn reflect_left(columns: MatMut<'_, f64>, v: MatRef<'_, f64>, t: MatRef<'_, f64>
             let stack = MemStack::new(&mut memory);
             left_transposed_in_place(v, t, Conj::No, columns, Par::Seq, stack);
         });
+}
+
+/// L of a positive definite matrix L Lᵀ, or `None` if it is not.
+pub(crate) fn cholesky(mut a: Mat<f64>) -> Option<Mat<f64>> {
+    let size = cholesky_in_place_scratch::<f64>(a.nrows(), Par::Seq, Spec::default());
+    let mut memory = MemBuffer::new(size);
+    let stack = MemStack::new(&mut memory);
+    let shift = LltRegularization::default();
+    cholesky_in_place(a.as_mut(), shift, Par::Seq, stack, Spec::default()).ok()?;
+    Some(a)
+}
+
+/// U and the singular values of a matrix that is taller than wide; `None` if the iteration
+/// does not converge.
+pub(crate) fn left_svd(a: MatRef<'_, f64>) -> Option<(Mat<f64>, Vec<f64>)> {
+    let (rows, columns) = (a.nrows(), a.ncols());
+    let mut u = Mat::zeros(rows, columns);
+    let mut values = Diag::zeros(columns);
+    let (thin, none) = (ComputeSvdVectors::Thin, ComputeSvdVectors::No);
+    let size = svd_scratch::<f64>(rows, columns, thin, none, Par::Seq, Spec::default());
+    let mut memory = MemBuffer::new(size);
+    let stack = MemStack::new(&mut memory);
+    let u_mut = Some(u.as_mut());
+    svd(
+        a,
+        values.as_mut(),
+        u_mut,
+        None,
+        Par::Seq,
+        stack,
+        Spec::default(),
+    )
+    .ok()?;
+    let values = values.column_vector().iter().copied().collect();
+    Some((u, values))
 }

@@ -1,10 +1,12 @@
 //! Gauss-Newton without a matrix: damped steps by conjugate gradients.
 
+use super::dense::{cholesky, left_svd, times};
 use super::{Halt, Iterate, Minimizer, Objective, at_least_one, dot, norm, positive, trial};
 use crate::checkpoint::{decode, encode};
 use crate::error::Error;
 use faer::linalg::matmul::matmul;
-use faer::{Accum, Mat, MatRef, Par, Side};
+use faer::linalg::triangular_solve::solve_lower_triangular_in_place;
+use faer::{Accum, Mat, MatRef, Par};
 use rand::SeedableRng;
 use rand::distr::Distribution;
 use rand_chacha::ChaCha8Rng;
@@ -221,27 +223,14 @@ impl Nystrom {
         mut random: ChaCha8Rng,
     ) -> Result<Self, Error> {
         let n = theta.len();
-        let gauss: Mat<f64> = Mat::from_fn(n, columns, |_, _| StandardNormal.sample(&mut random));
-        let omega: Mat<f64> = gauss.qr().compute_thin_Q();
-        // A Ω in one sweep.
+        let omega: Mat<f64> = Mat::from_fn(n, columns, |_, _| StandardNormal.sample(&mut random));
+        // Y = A Ω in one sweep.
         let mut y: Mat<f64> = Mat::zeros(n, columns);
         objective.rows(theta, &mut |rows| {
             let (numbers, stride) = rows.jacobian();
-            let j = MatRef::from_column_major_slice_with_stride(
-                numbers,
-                rows.residuals.len(),
-                n,
-                stride,
-            );
-            let mut along = Mat::zeros(rows.residuals.len(), columns);
-            matmul(
-                along.as_mut(),
-                Accum::Replace,
-                j,
-                omega.as_ref(),
-                1.0,
-                Par::Seq,
-            );
+            let count = rows.residuals.len();
+            let j = MatRef::from_column_major_slice_with_stride(numbers, count, n, stride);
+            let along = times(j, omega.as_ref());
             matmul(
                 y.as_mut(),
                 Accum::Add,
@@ -252,33 +241,34 @@ impl Nystrom {
             );
         })?;
         // A small shift makes ΩᵀA Ω positive definite in spite of rounding.
-        let shift = f64::EPSILON * y.norm_l2();
-        for j in 0..columns {
-            for i in 0..n {
-                y[(i, j)] += shift * omega[(i, j)];
-            }
-        }
         let failed = || Error::OutOfRange {
             what: "a sketch of JᵀJ".to_owned(),
             given: "not positive definite".to_owned(),
             expected: "take a smaller sketch".to_owned(),
         };
-        let gram = omega.transpose() * &y;
-        let cholesky = gram.llt(Side::Lower).map_err(|_| failed())?;
+        let mut shift = 0.0;
+        let mut more = (n as f64).sqrt() * f64::EPSILON * y.norm_l2();
+        let lower = loop {
+            for j in 0..columns {
+                for i in 0..n {
+                    y[(i, j)] += more * omega[(i, j)];
+                }
+            }
+            shift += more;
+            if let Some(lower) = cholesky(times(omega.transpose(), y.as_ref())) {
+                break lower;
+            }
+            more *= 10.0;
+            if !(more <= f64::EPSILON.sqrt() * y.norm_l2()) {
+                return Err(failed());
+            }
+        };
         // B = Y L⁻ᵀ, then A ≈ B Bᵀ.
         let mut b = y.transpose().to_owned();
-        faer::linalg::triangular_solve::solve_lower_triangular_in_place(
-            cholesky.L(),
-            b.as_mut(),
-            Par::Seq,
-        );
-        let svd = b.transpose().thin_svd().map_err(|_| failed())?;
-        let values = svd.S().column_vector();
+        solve_lower_triangular_in_place(lower.as_ref(), b.as_mut(), Par::Seq);
+        let (u, values) = left_svd(b.transpose()).ok_or_else(failed)?;
         let eigenvalues = values.iter().map(|s| (s * s - shift).max(0.0)).collect();
-        Ok(Self {
-            u: svd.U().to_owned(),
-            eigenvalues,
-        })
+        Ok(Self { u, eigenvalues })
     }
 
     fn largest(&self) -> f64 {
@@ -293,11 +283,11 @@ impl Nystrom {
             .copied()
             .fold(f64::INFINITY, f64::min);
         let v = MatRef::from_column_major_slice(v, v.len(), 1);
-        let mut across = self.u.transpose() * v;
+        let mut across = times(self.u.transpose(), v);
         for (j, value) in self.eigenvalues.iter().enumerate() {
             across[(j, 0)] *= (least + lambda) / (value + lambda) - 1.0;
         }
-        let change = &self.u * across;
+        let change = times(self.u.as_ref(), across.as_ref());
         v.col(0)
             .iter()
             .zip(change.col(0).iter())

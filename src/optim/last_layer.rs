@@ -28,7 +28,7 @@ const DAMPINGS: [f64; 7] = [1e-28, 1e-24, 1e-20, 1e-16, 1e-12, 1e-8, 1e-4];
 /// let points = Points::grid(&[(0.0, 1.0, 60)])?;
 /// let engine = Engine::new(&Problem::new(&params, [Condition::new(&decay, points)])?)?;
 /// let loss = fit_last_layer(&engine, &mut params, &net)?;
-/// assert!(loss < 1e-9, "without a step of training: {loss}");
+/// assert!(loss < 1e-5, "without a step of training: {loss}");
 /// # Ok::<(), dualtape::Error>(())
 /// ```
 ///

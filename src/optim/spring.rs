@@ -1,11 +1,14 @@
 //! Gauss-Newton in the space of residuals, with momentum.
 
+use super::dense::{cholesky, times};
 use super::{Halt, Iterate, Minimizer, Objective, positive, trial, within};
 use crate::checkpoint::{decode, encode};
 use crate::error::Error;
 use faer::linalg::matmul::matmul;
-use faer::linalg::solvers::Solve;
-use faer::{Accum, Mat, MatRef, Par, Side};
+use faer::linalg::triangular_solve::{
+    solve_lower_triangular_in_place, solve_upper_triangular_in_place,
+};
+use faer::{Accum, Mat, MatRef, Par};
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
@@ -100,7 +103,7 @@ impl Spring {
         }
         loop {
             let previous = MatRef::from_column_major_slice(&self.step, n, 1);
-            let mut right = columns.transpose() * previous;
+            let mut right = times(columns.transpose(), previous);
             for i in 0..count {
                 right[(i, 0)] = r[(i, 0)] + momentum * right[(i, 0)];
             }
@@ -108,9 +111,11 @@ impl Spring {
             for i in 0..count {
                 shifted[(i, i)] += self.damping * mean;
             }
-            if let Ok(cholesky) = shifted.llt(Side::Lower) {
-                let y = cholesky.solve(&right);
-                let back = &columns * y;
+            if let Some(lower) = cholesky(shifted) {
+                solve_lower_triangular_in_place(lower.as_ref(), right.as_mut(), Par::Seq);
+                let upper = lower.transpose();
+                solve_upper_triangular_in_place(upper, right.as_mut(), Par::Seq);
+                let back = times(columns.as_ref(), right.as_ref());
                 let step: Vec<f64> = (0..n)
                     .map(|i| momentum * self.step[i] - back[(i, 0)])
                     .collect();
