@@ -89,7 +89,7 @@ fn run(settings: &Settings) -> Result<(), Error> {
         .time_limit(170.0)
         .progress(true)
         .metric("rel L2", 250, |params| Ok(relative(&errors(params)?)))
-        .redraw(REDRAW, |engine, params| {
+        .redraw(REDRAW, (), |(), engine, params| {
             *engine = draw(params)?;
             Ok(())
         })

@@ -60,6 +60,7 @@ pub mod course {
 struct Readme;
 
 pub mod ansatz;
+pub mod checkpoint;
 pub mod domain;
 pub mod dual;
 pub mod elemental;
@@ -90,7 +91,10 @@ pub use error::Error;
 pub use kernel::simd::InstructionSet;
 pub use model::Model;
 pub use network::{Activation, Architecture, Init, Mlp};
-pub use optim::{Adam, GradientDescent, Optimizer, Schedule};
+pub use optim::{
+    Adam, GaussNewtonCg, GradientDescent, Lbfgs, LevenbergMarquardt, Minimizer, Objective,
+    Optimizer, Schedule, Spring, SsBroyden,
+};
 pub use parameters::{Block, Coefficient, Parameters};
 pub use plan::Counts;
 pub use points::{Points, Quadrature};
@@ -98,4 +102,4 @@ pub use problem::{Condition, Measure, Problem};
 pub use real::Real;
 pub use record::{Equation, Field, Mask, data, detach, select};
 pub use sample::{Design, Sampler, SamplerState};
-pub use train::{History, Report, State, Stop, Train};
+pub use train::{History, Report, Source, Stage, StageReport, State, Stop, Train};

@@ -92,8 +92,13 @@ impl<T: Real> Chunk<'_, T> {
 pub(crate) enum Sink<'a, T> {
     /// Added up over the points: one number for each parameter.
     Gradient(&'a mut [T]),
-    /// One row of lanes for each parameter.
-    Rows(&'a mut [T]),
+    /// One row of lanes for each parameter. Steps that are the first to write their
+    /// parameters overwrite, others add.
+    Rows {
+        rows: &'a mut [T],
+        /// For each step of the reverse sweep, whether it is.
+        first: &'a [bool],
+    },
 }
 
 /// A plan with its layout and parameters, ready for chunks.
@@ -747,8 +752,8 @@ impl<T: Real> Kernel for Reverse<'_, T> {
         } = self;
         let arena = workspace.arena.as_mut();
         let scratch = workspace.scratch.as_mut();
-        for step in &replay.plan.reverse {
-            reverse_step(simd, &replay, step, arena, scratch, &mut sink);
+        for (index, step) in replay.plan.reverse.iter().enumerate() {
+            reverse_step(simd, &replay, index, step, arena, scratch, &mut sink);
         }
     }
 }
@@ -757,6 +762,7 @@ impl<T: Real> Kernel for Reverse<'_, T> {
 fn reverse_step<T: Real, S: Isa>(
     simd: S,
     replay: &Replay<'_, T>,
+    index: usize,
     step: &Step,
     arena: &mut [T],
     scratch: &mut [T],
@@ -802,6 +808,7 @@ fn reverse_step<T: Real, S: Isa>(
             on(
                 simd,
                 WeightAdjoint {
+                    index,
                     key,
                     bias: *bias,
                     value: *value,
@@ -856,17 +863,20 @@ fn reverse_step<T: Real, S: Isa>(
                 },
             );
         }
-        Step::ParameterAdjoint { adjoint, index } => {
+        Step::ParameterAdjoint {
+            adjoint,
+            index: parameter,
+        } => {
             let row = &arena[replay.range(*adjoint)][..lanes];
             match sink {
-                Sink::Gradient(gradient) => gradient[*index] += sum(simd, row),
-                Sink::Rows(rows) => {
-                    axpy(
-                        T::ONE,
-                        row,
-                        &mut rows[index * lanes..][..lanes],
-                        Mode::Accumulate,
-                    );
+                Sink::Gradient(gradient) => gradient[*parameter] += sum(simd, row),
+                Sink::Rows { rows, first } => {
+                    let mode = match first[index] {
+                        true => Mode::Overwrite,
+                        false => Mode::Accumulate,
+                    };
+                    let out = &mut rows[parameter * lanes..][..lanes];
+                    axpy(T::ONE, row, out, mode);
                 }
             }
         }
@@ -969,6 +979,8 @@ impl<T: Real> Kernel for InputAdjoint<'_, T> {
 }
 
 struct WeightAdjoint<'a, 's, T> {
+    /// Of the step.
+    index: usize,
     key: WeightKey,
     bias: Option<usize>,
     value: Option<usize>,
@@ -1031,22 +1043,15 @@ impl<T: Real> Kernel for WeightAdjoint<'_, '_, T> {
                     }
                 }
             }
-            Sink::Rows(rows) => {
+            Sink::Rows { rows, first } => {
+                let first = first[self.index];
                 for row in 0..key.rows {
                     let zbar = zbar_rows.of(zbar, row);
                     for column in 0..key.columns {
                         let a = self.a_rows.of(self.a, column);
                         let at = (key.offset + row * key.columns + column) * lanes;
                         let out = &mut rows[at..at + lanes];
-                        for run in self.runs {
-                            for plane in 0..run.len {
-                                let z = &zbar[(run.dst + plane) * lanes..][..lanes];
-                                let a = &a[(run.src + plane) * lanes..][..lanes];
-                                for ((out, &z), &a) in out.iter_mut().zip(z).zip(a) {
-                                    *out += z * a;
-                                }
-                            }
-                        }
+                        row_of_products(simd, self.runs, zbar, a, out, first);
                     }
                     for ColumnSum { place, parts } in self.columns {
                         for &(column, factor) in parts {
@@ -1059,16 +1064,56 @@ impl<T: Real> Kernel for WeightAdjoint<'_, '_, T> {
                             );
                         }
                     }
-                    if let (Some(bias), Some(place)) = (self.bias, self.value) {
-                        axpy(
-                            T::ONE,
-                            &zbar[place * lanes..][..lanes],
-                            &mut rows[(bias + row) * lanes..][..lanes],
-                            Mode::Accumulate,
-                        );
+                    if let Some(bias) = self.bias {
+                        let out = &mut rows[(bias + row) * lanes..][..lanes];
+                        if first {
+                            out.fill(T::ZERO);
+                        }
+                        if let Some(place) = self.value {
+                            let zbar = &zbar[place * lanes..][..lanes];
+                            axpy(T::ONE, zbar, out, Mode::Accumulate);
+                        }
                     }
                 }
             }
         }
+    }
+}
+
+/// Σ z·a over the planes of the runs, lane by lane: the row of one weight.
+#[inline(always)]
+fn row_of_products<T: Real, S: Isa>(
+    simd: S,
+    runs: &[Run],
+    z: &[T],
+    a: &[T],
+    out: &mut [T],
+    first: bool,
+) {
+    /// Vectors that are added up in registers.
+    const GROUP: usize = 4;
+    let lanes = out.len();
+    let group = GROUP * T::lanes::<S>();
+    let zero = T::splat(simd, T::ZERO);
+    let mut start = 0;
+    while start < lanes {
+        let len = group.min(lanes - start);
+        let (out, _) = T::as_vectors_mut::<S>(&mut out[start..start + len]);
+        let mut sums = [zero; GROUP];
+        if !first {
+            sums[..out.len()].copy_from_slice(out);
+        }
+        for run in runs {
+            for plane in 0..run.len {
+                let z = &z[(run.dst + plane) * lanes + start..][..len];
+                let a = &a[(run.src + plane) * lanes + start..][..len];
+                let (z, a) = (T::as_vectors::<S>(z).0, T::as_vectors::<S>(a).0);
+                for ((sum, &z), &a) in sums.iter_mut().zip(z).zip(a) {
+                    *sum = T::mul_add(simd, z, a, *sum);
+                }
+            }
+        }
+        out.copy_from_slice(&sums[..out.len()]);
+        start += len;
     }
 }

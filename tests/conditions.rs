@@ -586,7 +586,7 @@ fn weights_can_be_set_without_building_anew() -> Result<(), Error> {
     assert_eq!((engine.weight("pde")?, engine.weight("start")?), (2.0, 1.0));
     let point_weights: Vec<f64> = (0..20).map(f64::from).collect();
     engine.set_weight("pde", 7.0)?;
-    engine.set_point_weights("pde", &point_weights)?;
+    engine.set_point_weights("pde", Some(&point_weights))?;
     let [pde, start] = problem.conditions() else {
         panic!("two conditions")
     };
@@ -600,8 +600,11 @@ fn weights_can_be_set_without_building_anew() -> Result<(), Error> {
         (engine.set_weight("wall", 1.0), "pde, start"),
         (engine.set_weight("pde", -1.0), "not negative"),
         (engine.set_weight("pde", f64::NAN), "finite"),
-        (engine.set_point_weights("pde", &[1.0]), "point weights"),
-        (engine.set_point_weights("start", &[-1.0]), "negative"),
+        (
+            engine.set_point_weights("pde", Some(&[1.0])),
+            "point weights",
+        ),
+        (engine.set_point_weights("start", Some(&[-1.0])), "negative"),
         (engine.weight("wall").map(drop), "wall"),
     ];
     for (result, part) in bad {
@@ -780,7 +783,7 @@ fn weights_change_in_the_loop() -> Result<(), Error> {
     let balance = Balance::gradient_norm().memory(0.5)?;
     let mut seen = Vec::new();
     Train::new(300)
-        .redraw(50, |engine, params| {
+        .redraw(50, (), |(), engine, params| {
             seen.push(balance.apply(engine, params.values())?);
             Ok(())
         })
