@@ -1,7 +1,8 @@
 //! Regions: what points are drawn in, a domain's inside or some of its sides.
 
 use super::patch::Patch;
-use super::{Domain, On, Shape, Side, check_bounds};
+use super::shape::{Shape, Side};
+use super::{Domain, On, check_bounds};
 use crate::error::Error;
 use crate::points::Points;
 
