@@ -427,15 +427,18 @@ impl Engine {
         if v.len() != self.parameters() {
             return Err(Error::length("entries of v", v.len(), self.parameters()));
         }
+        Ok(self.product(theta, Want::GaussNewton(v)))
+    }
+
+    fn product(&self, theta: &[f64], want: Want<'_>) -> Vec<f64> {
         let pool = self.pool.as_ref();
-        let mut product = vec![0.0; v.len()];
+        let mut product = vec![0.0; self.parameters()];
         let mut losses = vec![0.0; self.names.len()];
-        let want = Want::GaussNewton(v);
         match &self.core {
             Core::Double(runner) => runner.run(theta, want, &mut losses, &mut product, pool),
             Core::Single(runner) => runner.run(theta, want, &mut losses, &mut product, pool),
         }
-        Ok(product)
+        product
     }
 
     /// J·v, the derivative of all scaled residuals along v, in the order of
@@ -460,26 +463,33 @@ impl Engine {
         Ok(product)
     }
 
-    /// Jᵀ·s for one number a scaled residual, in the order of [`all_rows`](Self::all_rows).
+    /// Jᵀ·s for one number a scaled residual, in the order of [`all_rows`](Self::all_rows):
+    /// a reverse sweep, in parallel.
     ///
     /// # Errors
     /// As [`rows`](Self::rows); another number of entries than rows.
     pub fn transposed(&self, theta: &[f64], s: &[f64]) -> Result<Vec<f64>, Error> {
         let count = self.row_count()?;
+        self.check(theta)?;
         if s.len() != count {
             return Err(Error::length("entries of s", s.len(), count));
         }
-        let mut product = vec![0.0; self.parameters()];
-        let mut start = 0;
-        self.all_rows(theta, |rows| {
-            let s = &s[start..start + rows.residuals.len()];
-            start += s.len();
-            for (index, sum) in product.iter_mut().enumerate() {
-                let terms = rows.parameter(index).iter().zip(s);
-                *sum += terms.map(|(x, s)| x * s).sum::<f64>();
-            }
-        })?;
-        Ok(product)
+        Ok(self.product(theta, Want::Transposed(s)))
+    }
+
+    /// The scaled residuals, in the order of [`all_rows`](Self::all_rows), by a forward pass
+    /// in parallel. Values that are not finite are given as they are.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows).
+    pub fn scaled_residuals(&self, theta: &[f64]) -> Result<Vec<f64>, Error> {
+        let count = self.row_count()?;
+        self.check(theta)?;
+        let work = || match &self.core {
+            Core::Double(runner) => runner.scaled_residuals(theta, count),
+            Core::Single(runner) => runner.scaled_residuals(theta, count),
+        };
+        Ok(self.within(work))
     }
 
     /// Runs `work` on the threads of this engine, so that rayon inside it uses those.
@@ -702,6 +712,8 @@ enum Want<'a> {
     ByCondition,
     /// JᵀJ·v.
     GaussNewton(&'a [f64]),
+    /// Jᵀ·s.
+    Transposed(&'a [f64]),
 }
 
 #[derive(Debug)]
@@ -939,7 +951,10 @@ impl<T: Real> Runner<T> {
             match want {
                 Want::Loss => self.values(task, weights, &mut workspace, share),
                 Want::GaussNewton(v) => self.products(task, v, weights, &mut workspace, share),
-                _ => self.gradient(task, weights, &mut workspace, share),
+                Want::Transposed(s) => {
+                    self.gradient(task, Some(s), weights, &mut workspace, share);
+                }
+                _ => self.gradient(task, None, weights, &mut workspace, share),
             }
             give_back(&self.workspaces, workspace);
         };
@@ -967,7 +982,7 @@ impl<T: Real> Runner<T> {
             losses[task.condition] += share.sum;
             let to = match want {
                 Want::Loss => continue,
-                Want::Gradient | Want::GaussNewton(_) => &mut gradient[..],
+                Want::Gradient | Want::GaussNewton(_) | Want::Transposed(_) => &mut gradient[..],
                 Want::ByCondition => {
                     &mut gradient[task.condition * self.parameters..][..self.parameters]
                 }
@@ -1024,9 +1039,11 @@ impl<T: Real> Runner<T> {
         }
     }
 
+    /// The gradient, or the sweep from seeds for all scaled residuals.
     fn gradient(
         &self,
         task: &Task,
+        seeds: Option<&[f64]>,
         weights: &Weights<T>,
         workspace: &mut Workspace<T>,
         share: &mut Share<T>,
@@ -1045,21 +1062,48 @@ impl<T: Real> Runner<T> {
             );
             replay.forward(chunk, workspace);
             replay.clear_seeds(workspace);
-            for root in &replay.plan.roots {
+            for (output, root) in replay.plan.roots.iter().enumerate() {
                 let Some(residual) = replay.residual(root, workspace) else {
                     continue;
                 };
                 share.sum += condition.sum(residual, chunk.start, chunk.count);
                 share.seeds.clear();
-                share.seeds.extend(
-                    residual[..chunk.count].iter().enumerate().map(|(lane, r)| {
-                        T::from_f64(condition.seed(r.to_f64(), chunk.start + lane))
-                    }),
-                );
+                let points = chunk.start..chunk.start + chunk.count;
+                share
+                    .seeds
+                    .extend(residual.iter().zip(points).map(|(r, point)| {
+                        T::from_f64(match seeds {
+                            None => condition.seed(r.to_f64(), point),
+                            Some(s) => {
+                                let row =
+                                    self.first_row(task.condition) + condition.row(point, output);
+                                condition.scale(point) * s[row]
+                            }
+                        })
+                    }));
                 replay.seed(root, workspace, share.seeds.iter().copied());
             }
             replay.reverse(workspace, Sink::Gradient(&mut share.gradient));
         }
+    }
+
+    /// The place of a condition's first Gauss-Newton row.
+    fn first_row(&self, place: usize) -> usize {
+        let rows = |c: &Compiled<T>| c.points * c.value.plan.roots.len();
+        self.conditions[..place].iter().map(rows).sum()
+    }
+
+    fn scaled_residuals(&self, theta: &[f64], count: usize) -> Vec<f64> {
+        let mut all = vec![0.0; count];
+        for (place, condition) in self.conditions.iter().enumerate() {
+            let first = self.first_row(place);
+            for (output, list) in self.residuals(place, theta).iter().enumerate() {
+                for (point, r) in list.iter().enumerate() {
+                    all[first + condition.row(point, output)] = condition.scale(point) * r;
+                }
+            }
+        }
+        all
     }
 
     fn residuals(&self, place: usize, theta: &[f64]) -> Vec<Vec<f64>> {
@@ -1444,6 +1488,14 @@ impl<T: Real> Compiled<T> {
             start,
             count: size.min(self.points - start),
         }
+    }
+
+    /// The place of a Gauss-Newton row among those of the condition.
+    fn row(&self, point: usize, output: usize) -> usize {
+        let block = self.sink.chunk;
+        let start = point / block * block;
+        let count = block.min(self.points - start);
+        start * self.value.plan.roots.len() + output * count + (point - start)
     }
 
     fn point_weight(&self, point: usize) -> f64 {

@@ -937,6 +937,12 @@ impl Objective for Watched<'_> {
     ) -> Result<(), Error> {
         self.engine.all_rows(theta, visit)
     }
+    fn residuals(&self, theta: &[f64]) -> Result<Vec<f64>, Error> {
+        self.engine.scaled_residuals(theta)
+    }
+    fn transposed(&self, theta: &[f64], s: &[f64]) -> Result<Vec<f64>, Error> {
+        self.engine.transposed(theta, s)
+    }
     fn gauss_newton(&self, theta: &[f64], v: &[f64]) -> Result<Vec<f64>, Error> {
         self.engine.gauss_newton(theta, v)
     }
