@@ -432,15 +432,18 @@ impl Engine {
         if v.len() != self.parameters() {
             return Err(Error::length("entries of v", v.len(), self.parameters()));
         }
+        Ok(self.product(theta, Want::GaussNewton(v)))
+    }
+
+    fn product(&self, theta: &[f64], want: Want<'_>) -> Vec<f64> {
         let pool = self.pool.as_ref();
-        let mut product = vec![0.0; v.len()];
+        let mut product = vec![0.0; self.parameters()];
         let mut losses = vec![0.0; self.names.len()];
-        let want = Want::GaussNewton(v);
         match &self.core {
             Core::Double(runner) => runner.run(theta, want, &mut losses, &mut product, pool),
             Core::Single(runner) => runner.run(theta, want, &mut losses, &mut product, pool),
         }
-        Ok(product)
+        product
     }
 
     /// J·v, the derivative of all scaled residuals along v, in the order of
@@ -465,26 +468,33 @@ impl Engine {
         Ok(product)
     }
 
-    /// Jᵀ·s for one number a scaled residual, in the order of [`all_rows`](Self::all_rows).
+    /// Jᵀ·s for one number a scaled residual, in the order of [`all_rows`](Self::all_rows):
+    /// a reverse sweep, in parallel.
     ///
     /// # Errors
     /// As [`rows`](Self::rows); another number of entries than rows.
     pub fn transposed(&self, theta: &[f64], s: &[f64]) -> Result<Vec<f64>, Error> {
         let count = self.row_count()?;
+        self.check(theta)?;
         if s.len() != count {
             return Err(Error::length("entries of s", s.len(), count));
         }
-        let mut product = vec![0.0; self.parameters()];
-        let mut start = 0;
-        self.all_rows(theta, |rows| {
-            let s = &s[start..start + rows.residuals.len()];
-            start += s.len();
-            for (index, sum) in product.iter_mut().enumerate() {
-                let terms = rows.parameter(index).iter().zip(s);
-                *sum += terms.map(|(x, s)| x * s).sum::<f64>();
-            }
-        })?;
-        Ok(product)
+        Ok(self.product(theta, Want::Transposed(s)))
+    }
+
+    /// The scaled residuals, in the order of [`all_rows`](Self::all_rows), by a forward pass
+    /// in parallel. Values that are not finite are given as they are.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows).
+    pub fn scaled_residuals(&self, theta: &[f64]) -> Result<Vec<f64>, Error> {
+        let count = self.row_count()?;
+        self.check(theta)?;
+        let work = || match &self.core {
+            Core::Double(runner) => runner.scaled_residuals(theta, count),
+            Core::Single(runner) => runner.scaled_residuals(theta, count),
+        };
+        Ok(self.within(work))
     }
 
     /// Runs `work` on the threads of this engine, so that rayon inside it uses those.
@@ -707,6 +717,8 @@ enum Want<'a> {
     ByCondition,
     /// JᵀJ·v.
     GaussNewton(&'a [f64]),
+    /// Jᵀ·s.
+    Transposed(&'a [f64]),
 }
 
 #[derive(Debug)]
@@ -781,11 +793,11 @@ struct RowPlan {
 impl RowPlan {
     /// Points a block: few enough for the block to stay in a core's cache until it is read.
     fn block<T>(chunk: usize, parameters: usize) -> usize {
-        let powers = [64, 32, 16]
+        let fits = |size: &usize| size * parameters * size_of::<T>() <= ROW_BLOCK_BYTES;
+        let mut powers = [64, 32, LANES]
             .into_iter()
             .filter(|size| chunk.is_multiple_of(*size));
-        let fits = |size: &usize| size * parameters * size_of::<T>() <= ROW_BLOCK_BYTES;
-        powers.clone().find(fits).or(powers.last()).unwrap_or(LANES)
+        powers.find(fits).unwrap_or(LANES)
     }
 
     fn new(plan: &Plan, keys: &[WeightKey], parameters: usize) -> Self {
@@ -947,7 +959,8 @@ impl<T: Real> Runner<T> {
         weights.load(theta, &self.weights.keys);
         shares.resize_with(self.tasks.len(), Share::default);
         let weights = &*weights;
-        if self.has_integrals() && !matches!(want, Want::GaussNewton(_)) {
+        let measured = !matches!(want, Want::GaussNewton(_) | Want::Transposed(_));
+        if measured && self.has_integrals() {
             self.each(shares, pool, |task, workspace, share| {
                 self.integrate(task, weights, workspace, share);
             });
@@ -957,9 +970,10 @@ impl<T: Real> Runner<T> {
         self.each(shares, pool, |task, workspace, share| match want {
             Want::Loss => self.values(task, weights, workspace, share),
             Want::GaussNewton(v) => self.products(task, v, weights, workspace, share),
+            Want::Transposed(s) => self.gradient(task, Some(s), weights, &[], workspace, share),
             Want::Gradient | Want::ByCondition => {
                 let whole = integrals.get(task.condition).map_or(&[][..], Vec::as_slice);
-                self.gradient(task, weights, whole, workspace, share);
+                self.gradient(task, None, weights, whole, workspace, share);
             }
         });
         // In the order of the tasks, whoever did them.
@@ -969,7 +983,7 @@ impl<T: Real> Runner<T> {
             losses[task.condition] += share.sum;
             let to = match want {
                 Want::Loss => continue,
-                Want::Gradient | Want::GaussNewton(_) => &mut gradient[..],
+                Want::Gradient | Want::GaussNewton(_) | Want::Transposed(_) => &mut gradient[..],
                 Want::ByCondition => {
                     &mut gradient[task.condition * self.parameters..][..self.parameters]
                 }
@@ -992,7 +1006,7 @@ impl<T: Real> Runner<T> {
                     }
                 });
             }
-        } else {
+        } else if measured {
             for (place, (loss, condition)) in losses.iter_mut().zip(&self.conditions).enumerate() {
                 if condition.measure == Measure::Integral {
                     *loss = condition.weight * integrals[place].iter().map(|s| s * s).sum::<f64>();
@@ -1126,9 +1140,11 @@ impl<T: Real> Runner<T> {
         }
     }
 
+    /// The gradient, or the sweep from seeds for all scaled residuals.
     fn gradient(
         &self,
         task: &Task,
+        seeds: Option<&[f64]>,
         weights: &Weights<T>,
         integrals: &[f64],
         workspace: &mut Workspace<T>,
@@ -1155,16 +1171,47 @@ impl<T: Real> Runner<T> {
                 let integral = integrals.get(output).copied();
                 share.sum += condition.sum(residual, chunk.start, chunk.count);
                 share.seeds.clear();
+                let points = chunk.start..chunk.start + chunk.count;
                 share
                     .seeds
-                    .extend(residual[..chunk.count].iter().enumerate().map(|(lane, r)| {
-                        let r = integral.unwrap_or_else(|| r.to_f64());
-                        T::from_f64(condition.seed(r, chunk.start + lane))
+                    .extend(residual.iter().zip(points).map(|(r, point)| {
+                        T::from_f64(match seeds {
+                            None => condition.seed(integral.unwrap_or_else(|| r.to_f64()), point),
+                            Some(s) => {
+                                let row = condition.row(point, output);
+                                condition.scale(point) * s[self.first_row(task.condition) + row]
+                            }
+                        })
                     }));
                 replay.seed(root, workspace, share.seeds.iter().copied());
             }
             replay.reverse(workspace, Sink::Gradient(&mut share.gradient));
         }
+    }
+
+    /// The place of a condition's first Gauss-Newton row.
+    fn first_row(&self, place: usize) -> usize {
+        self.conditions[..place].iter().map(Compiled::rows).sum()
+    }
+
+    fn scaled_residuals(&self, theta: &[f64], count: usize) -> Vec<f64> {
+        let mut all = vec![0.0; count];
+        for (place, condition) in self.conditions.iter().enumerate() {
+            let first = self.first_row(place);
+            for (output, list) in self.residuals(place, theta).iter().enumerate() {
+                for (point, r) in list.iter().enumerate() {
+                    // An integral is a sum of all points.
+                    let r = condition.scale(point) * r;
+                    let row = &mut all[first + condition.row(point, output)];
+                    *row = if condition.measure == Measure::Integral {
+                        *row + r
+                    } else {
+                        r
+                    };
+                }
+            }
+        }
+        all
     }
 
     fn residuals(&self, place: usize, theta: &[f64]) -> Vec<Vec<f64>> {
@@ -1606,6 +1653,26 @@ impl<T: Real> Compiled<T> {
         }
     }
 
+    /// Gauss-Newton rows: one for each residual at each point, or for each integral.
+    fn rows(&self) -> usize {
+        let outputs = self.value.plan.roots.len();
+        match self.measure {
+            Measure::Integral => outputs,
+            _ => self.points * outputs,
+        }
+    }
+
+    /// The place of a Gauss-Newton row among those of the condition.
+    fn row(&self, point: usize, output: usize) -> usize {
+        if self.measure == Measure::Integral {
+            return output;
+        }
+        let block = self.sink.chunk;
+        let start = point / block * block;
+        let count = block.min(self.points - start);
+        start * self.value.plan.roots.len() + output * count + (point - start)
+    }
+
     fn point_weight(&self, point: usize) -> f64 {
         self.point_weights
             .as_ref()
@@ -1639,7 +1706,11 @@ impl<T: Real> Compiled<T> {
 
     /// The scale of a Gauss-Newton row.
     fn scale(&self, point: usize) -> f64 {
-        (self.weight * self.point_weight(point) / self.points as f64).sqrt()
+        let weight = self.point_weight(point);
+        match self.measure {
+            Measure::Integral => self.weight.sqrt() * weight,
+            _ => (self.weight * weight / self.points as f64).sqrt(),
+        }
     }
 }
 

@@ -110,6 +110,34 @@ pub trait Objective: Sync {
         self.row_count().map(|_| ())
     }
 
+    /// The residuals alone, in the order of [`rows`](Self::rows); those that are not finite
+    /// as they are.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows).
+    fn residuals(&self, theta: &[f64]) -> Result<Vec<f64>, Error> {
+        let mut residuals = Vec::with_capacity(self.row_count()?);
+        self.rows(theta, &mut |rows| residuals.extend(rows.residuals))?;
+        Ok(residuals)
+    }
+
+    /// Jᵀ·s, for one number a residual.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows).
+    fn transposed(&self, theta: &[f64], s: &[f64]) -> Result<Vec<f64>, Error> {
+        let mut product = vec![0.0; self.parameters()];
+        let mut start = 0;
+        self.rows(theta, &mut |rows| {
+            let s = &s[start..start + rows.residuals.len()];
+            start += s.len();
+            for (index, sum) in product.iter_mut().enumerate() {
+                *sum += dot(rows.parameter(index), s);
+            }
+        })?;
+        Ok(product)
+    }
+
     /// JᵀJ·v.
     ///
     /// # Errors

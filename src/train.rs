@@ -580,7 +580,7 @@ impl<'a> Train<'a> {
             let step = now.step;
             if step > 0
                 && let Some(redraw) = &mut self.redraw
-                && step % redraw.every == 0
+                && step.is_multiple_of(redraw.every)
                 && step < self.steps
                 && now.redrawn != step
             {
@@ -632,7 +632,7 @@ impl<'a> Train<'a> {
                 stop = stop.or(Some(Stop::Time));
             }
             if let Some((path, every)) = &self.checkpoint
-                && (stop.is_some() || (step > resumed && step % *every == 0))
+                && (stop.is_some() || (step > resumed && step.is_multiple_of(*every)))
             {
                 Saved::write(path, &now, engine, parameters, stages, &mut self.redraw)?;
             }
@@ -723,7 +723,7 @@ impl<'a> Train<'a> {
         rate: f64,
         last: bool,
     ) -> Result<(), Error> {
-        let due = |every: usize| last || now.step % every == 0;
+        let due = |every: usize| last || now.step.is_multiple_of(every);
         if !due(self.log_every) && !self.metrics.iter().any(|metric| due(metric.every)) {
             return Ok(());
         }
@@ -732,7 +732,7 @@ impl<'a> Train<'a> {
         numbers.extend(losses);
         numbers.extend(coefficients(parameters).map(|(_, index)| parameters.values()[index]));
         for metric in &mut self.metrics {
-            if last || now.step % metric.every == 0 {
+            if last || now.step.is_multiple_of(metric.every) {
                 numbers.extend((metric.measure)(parameters)?);
             } else {
                 numbers.extend(metric.names.iter().map(|_| f64::NAN));
@@ -936,6 +936,12 @@ impl Objective for Watched<'_> {
         visit: &mut dyn FnMut(crate::engine::Rows<'_>),
     ) -> Result<(), Error> {
         self.engine.all_rows(theta, visit)
+    }
+    fn residuals(&self, theta: &[f64]) -> Result<Vec<f64>, Error> {
+        self.engine.scaled_residuals(theta)
+    }
+    fn transposed(&self, theta: &[f64], s: &[f64]) -> Result<Vec<f64>, Error> {
+        self.engine.transposed(theta, s)
     }
     fn gauss_newton(&self, theta: &[f64], v: &[f64]) -> Result<Vec<f64>, Error> {
         self.engine.gauss_newton(theta, v)

@@ -319,6 +319,16 @@ fn integrals_beside_other_conditions() -> Result<(), Error> {
     }
     assert_close("rows, loss", &[loss], &[evaluation.loss], 1e-13);
     assert_close("rows, gradient", &gradient, &evaluation.gradient, 1e-12);
+    // An integral is one row among those of the points, for products with J as well.
+    assert_eq!(engine.row_count()?, 2 + 9 * 7);
+    let residuals = engine.scaled_residuals(theta)?;
+    let squares: f64 = residuals.iter().map(|r| r * r).sum();
+    assert_close("scaled residuals", &[squares], &[loss], 1e-13);
+    let half: Vec<f64> = evaluation.gradient.iter().map(|g| 0.5 * g).collect();
+    assert_close("Jᵀr", &engine.transposed(theta, &residuals)?, &half, 1e-12);
+    let along = engine.along(theta, &half)?;
+    let twice = engine.transposed(theta, &along)?;
+    assert_close("JᵀJv", &engine.gauss_newton(theta, &half)?, &twice, 1e-12);
     let by_condition = engine.gradients(theta)?;
     let sum: Vec<f64> = by_condition[0]
         .iter()

@@ -238,8 +238,8 @@ impl Model {
         }
     }
 
-    /// Minimises ‖B z + c‖² + λ‖z‖², so that z = Vᵀp; ‖z‖ = ‖p‖.
-    pub(crate) fn solve(&self, lambda: f64) -> Vec<f64> {
+    /// The band with √λ I below it, reduced to a triangle.
+    pub(crate) fn damp(&self, lambda: f64) -> Damped {
         let n = self.rows.len();
         let root = lambda.sqrt();
         // Rows that came from √λ I, with what they have been rotated into: a triangle of rows
@@ -283,16 +283,10 @@ impl Model {
             // Only column j + BAND is left, which has the place of column j.
             extra[s] = rest;
         }
-        let mut z = vec![0.0; n + BAND];
-        for j in (0..n).rev() {
-            let mut sum = reduced[j].right;
-            for place in j + 1..=j + BAND {
-                sum += reduced[j].numbers[place % BAND] * z[place];
-            }
-            z[j] = -sum / pivots[j];
+        Damped {
+            rows: reduced,
+            pivots,
         }
-        z.truncate(n);
-        z
     }
 
     /// ‖r‖² − ‖J p + r‖² for the p of a z, without cancellation.
@@ -309,35 +303,99 @@ impl Model {
         -terms.sum::<f64>()
     }
 
-    /// p for each z.
-    pub(crate) fn expand(&self, z: &[&[f64]]) -> Mat<f64> {
-        let n = self.rows.len();
-        let size = self.lift.as_ref().map_or(n, |(_, size)| *size);
-        let mut p = Mat::from_fn(size, z.len(), |i, j| if i < n { z[j][i] } else { 0.0 });
+    /// p of a z.
+    pub(crate) fn expand(&self, z: &[f64]) -> Vec<f64> {
+        let mut p = z.to_vec();
         for reflectors in self.right.iter().rev() {
-            reflectors.apply(p.as_mut().subrows_mut(0, n));
+            reflectors.apply(&mut p, false);
         }
-        for reflectors in self.lift.iter().flat_map(|(lift, _)| lift.iter().rev()) {
-            reflectors.apply(p.as_mut());
+        if let Some((lift, size)) = &self.lift {
+            p.resize(*size, 0.0);
+            for reflectors in lift.iter().rev() {
+                reflectors.apply(&mut p, false);
+            }
         }
         p
+    }
+
+    /// The z of a vector among the parameters: Vᵀ p.
+    pub(crate) fn contract(&self, p: &[f64]) -> Vec<f64> {
+        let mut z = p.to_vec();
+        if let Some((lift, _)) = &self.lift {
+            for reflectors in lift {
+                reflectors.apply(&mut z, true);
+            }
+            z.truncate(self.rows.len());
+        }
+        for reflectors in &self.right {
+            reflectors.apply(&mut z, true);
+        }
+        z
+    }
+}
+
+/// A triangle R with RᵀR = BᵀB + λI, as wide as the band, and its right-hand side.
+#[derive(Debug)]
+pub(crate) struct Damped {
+    /// Right of the diagonal; column c has the place c mod BAND.
+    rows: Vec<Row>,
+    pivots: Vec<f64>,
+}
+
+impl Damped {
+    /// Minimises ‖B z + c‖² + λ‖z‖², so that z = Vᵀp; ‖z‖ = ‖p‖.
+    pub(crate) fn solution(&self) -> Vec<f64> {
+        let right: Vec<f64> = self.rows.iter().map(|row| -row.right).collect();
+        self.backward(&right)
+    }
+
+    /// (BᵀB + λI)⁻¹ v.
+    pub(crate) fn normal(&self, v: &[f64]) -> Vec<f64> {
+        let n = self.rows.len();
+        let mut y = v.to_vec();
+        y.resize(n + BAND, 0.0);
+        for (j, row) in self.rows.iter().enumerate() {
+            y[j] /= self.pivots[j];
+            for place in j + 1..=j + BAND {
+                y[place] -= row.numbers[place % BAND] * y[j];
+            }
+        }
+        y.truncate(n);
+        self.backward(&y)
+    }
+
+    /// R⁻¹ y.
+    fn backward(&self, y: &[f64]) -> Vec<f64> {
+        let n = self.rows.len();
+        let mut z = vec![0.0; n + BAND];
+        for (j, row) in self.rows.iter().enumerate().rev() {
+            let mut sum = y[j];
+            for (place, z) in (j + 1..).zip(&z[j + 1..=j + BAND]) {
+                sum -= row.numbers[place % BAND] * z;
+            }
+            z[j] = sum / self.pivots[j];
+        }
+        z.truncate(n);
+        z
     }
 }
 
 impl Reflectors {
-    fn apply(&self, vectors: MatMut<'_, f64>) {
-        let (rows, size) = (self.v.nrows(), vectors.nrows());
-        let tail = vectors.subrows_mut(size - rows, rows);
-        let mut memory = MemBuffer::new(left_scratch::<f64>(rows, self.t.nrows(), tail.ncols()));
-        let stack = MemStack::new(&mut memory);
-        left_in_place(
-            self.v.as_ref(),
-            self.t.as_ref(),
-            Conj::No,
-            tail,
-            Par::Seq,
-            stack,
-        );
+    /// Applies the product, or its transpose, to the last entries of a vector.
+    fn apply(&self, vector: &mut [f64], transposed: bool) {
+        let (rows, block) = (self.v.nrows(), self.t.nrows());
+        let start = vector.len() - rows;
+        let tail = MatMut::from_column_major_slice_mut(&mut vector[start..], rows, 1);
+        let (v, t) = (self.v.as_ref(), self.t.as_ref());
+        if transposed {
+            let mut memory = MemBuffer::new(left_transposed_scratch::<f64>(rows, block, 1));
+            let stack = MemStack::new(&mut memory);
+            left_transposed_in_place(v, t, Conj::No, tail, Par::Seq, stack);
+        } else {
+            let mut memory = MemBuffer::new(left_scratch::<f64>(rows, block, 1));
+            let stack = MemStack::new(&mut memory);
+            left_in_place(v, t, Conj::No, tail, Par::Seq, stack);
+        }
     }
 }
 

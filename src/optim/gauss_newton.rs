@@ -259,7 +259,7 @@ impl Nystrom {
                 break lower;
             }
             more *= 10.0;
-            if !(more <= f64::EPSILON.sqrt() * y.norm_l2()) {
+            if more.is_nan() || more > f64::EPSILON.sqrt() * y.norm_l2() {
                 return Err(failed());
             }
         };

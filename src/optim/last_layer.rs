@@ -55,11 +55,10 @@ pub fn fit_last_layer(
         outcome = (|| {
             let mut work = Work::default();
             let model = Model::new(objective, &start, columns.clone(), &mut work)?;
-            let solved = DAMPINGS.map(|damping| model.solve(damping * model.scale));
-            let steps = model.expand(&solved.each_ref().map(Vec::as_slice));
-            for step in steps.col_iter() {
+            for damping in DAMPINGS {
+                let step = model.expand(&model.damp(damping * model.scale).solution());
                 let mut moved = start.clone();
-                for (to, step) in moved[columns.clone()].iter_mut().zip(step.iter()) {
+                for (to, step) in moved[columns.clone()].iter_mut().zip(&step) {
                     *to += step;
                 }
                 let loss = trial(objective.value(&moved))?;

@@ -1,10 +1,9 @@
 //! Levenberg-Marquardt with exact steps and a rule that aims at a ratio.
 
-use super::dense::{Model, Work};
+use super::dense::{Damped, Model, Work};
 use super::{Halt, Iterate, Minimizer, Objective, at_least_one, norm, trial, within};
 use crate::checkpoint::{decode, encode};
 use crate::error::Error;
-use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 /// Levenberg-Marquardt for sums of squares: steps p that minimise ‖J p + r‖² + λ‖p‖², exactly,
@@ -15,16 +14,19 @@ use serde::{Deserialize, Serialize};
 /// transformations, without JᵀJ, so that dampings down to the square of the rounding unit
 /// still tell.
 ///
-/// The rule (after the ratio-targeting rule of arXiv:2607.02194): dampings are tried whose
-/// steps are from a third to three times as long as the last step. For each, the true
-/// decrease of the loss is compared with that of the linear model. Of those whose ratio, and
-/// that of all shorter ones, reaches a target, the longest step is taken. The target is low
-/// while λ falls from step to step, and high once it has begun to rise. If no step reaches
-/// the target, the one that decreases the loss most is taken; if none decreases it, shorter
-/// ones are tried.
+/// Each step is bent by the second derivative of the residuals along it (geodesic
+/// acceleration: Transtrum and Sethna 2012) where that decreases the loss more, and can then
+/// be much longer.
+///
+/// The rule (after the ratio-targeting rule of arXiv:2607.02194): the true decrease of the
+/// loss is compared with that of the linear model, and the longest step, that is the least
+/// λ, is sought whose ratio reaches a target. The target is low while λ falls from step to
+/// step, and high once it has begun to rise. If no step reaches the target, the one that
+/// decreases the loss most is taken.
 ///
 /// With n parameters and N residuals a step takes 2 N n² + 3 n³ operations (N < n:
-/// 2 N² n + 3 N³) and as many evaluations of the loss as dampings are tried, some 16.
+/// 2 N² n + 3 N³). Each damping that is tried, some 6 a step, needs the loss at two
+/// points, the residuals at two, and a reverse sweep.
 ///
 /// ```
 /// use dualtape::optim::LevenbergMarquardt;
@@ -48,8 +50,7 @@ use serde::{Deserialize, Serialize};
 pub struct LevenbergMarquardt {
     targets: (f64, f64),
     window: usize,
-    /// Length of the last step.
-    radius: Option<f64>,
+    acceleration: f64,
     /// λ of the last step.
     damping: f64,
     /// ln λ of the last steps, the oldest first.
@@ -58,26 +59,25 @@ pub struct LevenbergMarquardt {
     work: Work,
 }
 
-/// How far from the last length of step others are tried.
-const SPREAD: f64 = 3.0;
-/// Ratio of neighbouring dampings.
-const FINE: f64 = 1.8;
-/// Dampings at the first step, and their ratio.
-const FIRST: usize = 24;
-const COARSE: f64 = 6.0;
-/// Dampings that are solved at a time.
-const BATCH: usize = 4;
-/// Most dampings in either direction.
-const MOST: usize = 40;
-/// The least damping in units of ‖J‖².
+/// The first damping, and bounds, in units of ‖J‖².
+const FIRST: f64 = 1e-3;
 const LEAST: f64 = 1e-32;
+const MOST: f64 = 1e8;
+/// Dampings are tried farther and farther from the last, first by this factor.
+const FACTOR: f64 = 3.0;
+/// Two dampings so close are one.
+const CLOSE: f64 = 1.3;
+/// Most dampings in the direction of longer steps.
+const LONGER: usize = 5;
+/// Half the distance of the points for second derivatives, in units of the step.
+const DISTANCE: f64 = 0.1;
 
 impl Default for LevenbergMarquardt {
     fn default() -> Self {
         Self {
             targets: (0.1, 0.5),
             window: 30,
-            radius: None,
+            acceleration: 0.75,
             damping: f64::NAN,
             logs: Vec::new(),
             work: Work::default(),
@@ -85,12 +85,12 @@ impl Default for LevenbergMarquardt {
     }
 }
 
-/// A step that may be taken.
-struct Candidate {
+/// A step that was tried.
+struct Tried {
     damping: f64,
-    /// The step in the coordinates of the model.
-    z: Vec<f64>,
-    length: f64,
+    theta: Vec<f64>,
+    ratio: f64,
+    decrease: f64,
 }
 
 impl LevenbergMarquardt {
@@ -119,6 +119,23 @@ impl LevenbergMarquardt {
         Ok(self)
     }
 
+    /// How long a bend may be in units of its step, for a step to be bent at all; 0.75 if
+    /// not given, 0 for straight steps.
+    ///
+    /// # Errors
+    /// A number that is negative or not finite.
+    pub fn acceleration(mut self, most: f64) -> Result<Self, Error> {
+        let good = most >= 0.0 && most.is_finite();
+        within(
+            "the acceleration of Levenberg-Marquardt",
+            most,
+            good,
+            "a number from 0",
+        )?;
+        self.acceleration = most;
+        Ok(self)
+    }
+
     fn target(&self) -> f64 {
         let half = self.logs.len() / 2;
         let mean = |logs: &[f64]| logs.iter().sum::<f64>() / logs.len() as f64;
@@ -131,50 +148,40 @@ impl LevenbergMarquardt {
         }
     }
 
-    /// Steps around a length, the shortest first.
-    fn candidates(&self, model: &Model, radius: Option<f64>) -> Vec<Candidate> {
-        let least = model.scale * LEAST;
-        let solve = |dampings: Vec<f64>| -> Vec<Candidate> {
-            let solved = dampings.into_par_iter().map(|damping| {
-                let z = model.solve(damping);
-                let length = norm(&z);
-                Candidate { damping, z, length }
-            });
-            solved.collect()
+    /// The step for a damping, and what it brings.
+    fn attempt(
+        &self,
+        objective: &dyn Objective,
+        model: &Model,
+        damping: f64,
+        at: &Iterate<'_>,
+        residuals: &[f64],
+    ) -> Result<Tried, Error> {
+        let damped = model.damp(damping);
+        let z = damped.solution();
+        let step = model.expand(&z);
+        let go = |step: &[f64]| -> Result<Tried, Error> {
+            let theta: Vec<f64> = at.theta.iter().zip(step).map(|(x, p)| x + p).collect();
+            let decrease = at.loss - trial(objective.value(&theta))?;
+            Ok(Tried {
+                damping,
+                theta,
+                ratio: decrease / model.decrease(&z),
+                decrease,
+            })
         };
-        let Some(radius) = radius else {
-            let damping = |k: usize| model.scale * COARSE.powi(-(k as i32));
-            return solve((0..FIRST).map(damping).collect());
-        };
-        let start = self.damping.clamp(least, model.scale * 1e10);
-        // Longer and longer steps, then shorter and shorter ones.
-        let walk = |first: i32, sign: i32, goal: &dyn Fn(f64) -> bool| {
-            let mut found: Vec<Candidate> = Vec::new();
-            for batch in 0..MOST / BATCH {
-                let place = |k: usize| first + sign * (batch * BATCH + k) as i32;
-                let dampings = (0..BATCH).map(|k| start * FINE.powi(place(k)));
-                let dampings: Vec<f64> = dampings.filter(|&l| l >= least).collect();
-                let end = dampings.is_empty();
-                found.extend(solve(dampings));
-                if end || found.last().is_some_and(|last| goal(last.length)) {
-                    break;
-                }
+        let straight = go(&step)?;
+        if self.acceleration > 0.0
+            && let Some(bend) = bend(objective, model, &damped, &step, at.theta, residuals)?
+            && norm(&bend) <= self.acceleration * norm(&step)
+        {
+            let bent: Vec<f64> = step.iter().zip(&bend).map(|(p, a)| p + a).collect();
+            let bent = go(&bent)?;
+            if bent.decrease > straight.decrease {
+                return Ok(bent);
             }
-            found
-        };
-        let longer = walk(0, -1, &|length| length >= radius * SPREAD);
-        let shorter = walk(1, 1, &|length| length <= radius / SPREAD);
-        let mut all: Vec<Candidate> = shorter.into_iter().rev().chain(longer).collect();
-        let within = |c: &Candidate| (radius / SPREAD..=radius * SPREAD).contains(&c.length);
-        if all.iter().any(within) {
-            all.retain(within);
-        } else {
-            // All are shorter, or all longer, or there is a gap: the nearest.
-            let distance = |c: &Candidate| (c.length / radius).ln().abs();
-            all.sort_by(|a, b| distance(a).total_cmp(&distance(b)));
-            all.truncate(1);
         }
-        all
+        Ok(straight)
     }
 
     /// Chooses a step and takes it.
@@ -184,58 +191,91 @@ impl LevenbergMarquardt {
         model: &Model,
         at: &mut Iterate<'_>,
     ) -> Result<Option<Halt>, Error> {
-        let start = at.theta.to_vec();
-        let mut radius = self.radius;
+        let target = self.target();
+        let residuals = match self.acceleration > 0.0 {
+            true => objective.residuals(at.theta)?,
+            false => Vec::new(),
+        };
+        let (least, most) = (model.scale * LEAST, model.scale * MOST);
+        let mut damping = match self.damping.is_nan() {
+            true => model.scale * FIRST,
+            false => self.damping.clamp(least, most),
+        };
+        // The longest step that reaches the target, the damping of the shortest that does
+        // not, and the best of all steps.
+        let mut good: Option<Tried> = None;
+        let mut bad: Option<f64> = None;
+        let mut best: Option<Tried> = None;
+        let (mut factor, mut longer) = (FACTOR, 0);
         loop {
-            let candidates = self.candidates(model, radius);
-            let z: Vec<&[f64]> = candidates.iter().map(|c| c.z.as_slice()).collect();
-            let steps = model.expand(&z);
-            let target = self.target();
-            let mut ratio = f64::INFINITY;
-            let mut chosen: Option<usize> = None;
-            let mut best: Option<(usize, f64)> = None;
-            let mut moved = start.clone();
-            for (place, candidate) in candidates.iter().enumerate() {
-                let step = steps.col(place).iter();
-                for ((to, from), step) in moved.iter_mut().zip(&start).zip(step) {
-                    *to = from + step;
-                }
-                let loss = trial(objective.value(&moved))?;
-                let decrease = at.loss - loss;
-                ratio = ratio.min(decrease / model.decrease(&candidate.z));
-                if ratio >= target {
-                    chosen = Some(place);
-                }
-                if decrease > 0.0 && best.is_none_or(|(_, least)| loss < least) {
-                    best = Some((place, loss));
+            let tried = self.attempt(objective, model, damping, at, &residuals)?;
+            if tried.ratio >= target {
+                good = Some(tried);
+            } else {
+                bad = Some(damping);
+                let least = best.as_ref().map_or(0.0, |best| best.decrease);
+                if tried.decrease > least {
+                    best = Some(tried);
                 }
             }
-            if let Some(place) = chosen.or(best.map(|(place, _)| place)) {
-                for ((to, from), step) in
-                    at.theta.iter_mut().zip(&start).zip(steps.col(place).iter())
-                {
-                    *to = from + step;
+            damping = match (&good, bad) {
+                (Some(good), Some(bad)) if good.damping <= CLOSE * bad => break,
+                (Some(good), Some(bad)) => (good.damping * bad).sqrt(),
+                (Some(good), None) => {
+                    longer += 1;
+                    if good.damping <= least || longer == LONGER {
+                        break;
+                    }
+                    (good.damping / factor).max(least)
                 }
-                let candidate = &candidates[place];
-                self.radius = Some(candidate.length);
-                self.damping = candidate.damping;
-                if self.logs.len() == self.window.max(2) {
-                    self.logs.remove(0);
-                }
-                self.logs.push(candidate.damping.ln());
-                return Ok(None);
-            }
-            // Shorter steps, until their damping leaves nothing but the gradient.
-            let Some(shortest) = candidates.first() else {
-                return Ok(Some(Halt::NoDecrease));
+                (None, _) if damping >= most => break,
+                (None, _) => (damping * factor).min(most),
             };
-            if shortest.damping > model.scale * 1e8 || shortest.length == 0.0 {
-                return Ok(Some(Halt::NoDecrease));
+            if good.is_none() || bad.is_none() {
+                factor *= factor.min(1e2);
             }
-            self.damping = shortest.damping;
-            radius = Some(shortest.length / SPREAD);
+        }
+        let Some(taken) = good.or(best) else {
+            return Ok(Some(Halt::NoDecrease));
+        };
+        at.theta.copy_from_slice(&taken.theta);
+        self.damping = taken.damping;
+        if self.logs.len() == self.window.max(2) {
+            self.logs.remove(0);
+        }
+        self.logs.push(taken.damping.ln());
+        Ok(None)
+    }
+}
+
+/// Half the acceleration along a step: −½ (JᵀJ + λI)⁻¹ Jᵀ r″, with r″ the second derivative of
+/// the residuals along the step, by differences. `None` where the residuals are not finite.
+fn bend(
+    objective: &dyn Objective,
+    model: &Model,
+    damped: &Damped,
+    step: &[f64],
+    theta: &[f64],
+    residuals: &[f64],
+) -> Result<Option<Vec<f64>>, Error> {
+    let mut second: Vec<f64> = residuals.iter().map(|r| -2.0 * r).collect();
+    for distance in [DISTANCE, -DISTANCE] {
+        let moved: Vec<f64> = theta
+            .iter()
+            .zip(step)
+            .map(|(x, p)| x + distance * p)
+            .collect();
+        for (sum, r) in second.iter_mut().zip(objective.residuals(&moved)?) {
+            *sum += r;
         }
     }
+    if !second.iter().all(|x| x.is_finite()) {
+        return Ok(None);
+    }
+    let gradient = objective.transposed(theta, &second)?;
+    let bend = model.expand(&damped.normal(&model.contract(&gradient)));
+    let factor = -0.5 / (DISTANCE * DISTANCE);
+    Ok(Some(bend.iter().map(|x| factor * x).collect()))
 }
 
 impl Minimizer for LevenbergMarquardt {
@@ -257,19 +297,14 @@ impl Minimizer for LevenbergMarquardt {
             return Ok(Some(Halt::Stationary));
         }
         let mut outcome = Ok(None);
-        let before = (self.radius, self.damping);
         objective.within(&mut || {
             let model = Model::new(objective, at.theta, 0..at.theta.len(), &mut self.work);
             outcome = model.and_then(|model| self.choose(objective, &model, &mut at));
         });
-        if !matches!(outcome, Ok(None)) {
-            (self.radius, self.damping) = before;
-        }
         outcome
     }
 
     fn reset(&mut self) {
-        self.radius = None;
         self.damping = f64::NAN;
         self.logs.clear();
     }

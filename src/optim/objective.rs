@@ -20,6 +20,12 @@ impl Objective for Engine {
     fn rows(&self, theta: &[f64], visit: &mut dyn FnMut(Rows<'_>)) -> Result<(), Error> {
         self.all_rows(theta, visit)
     }
+    fn residuals(&self, theta: &[f64]) -> Result<Vec<f64>, Error> {
+        self.scaled_residuals(theta)
+    }
+    fn transposed(&self, theta: &[f64], s: &[f64]) -> Result<Vec<f64>, Error> {
+        Engine::transposed(self, theta, s)
+    }
     fn gauss_newton(&self, theta: &[f64], v: &[f64]) -> Result<Vec<f64>, Error> {
         Engine::gauss_newton(self, theta, v)
     }
