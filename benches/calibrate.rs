@@ -160,11 +160,16 @@ fn subject(
     let problem = |points: usize| {
         let mut seed = 7;
         let lists = (0..case.inputs).map(|_| (0..points).map(|_| uniform(&mut seed)).collect());
-        Problem::new(&params, [Condition::new(&equation, Points::new(lists.collect())?)])
+        Problem::new(
+            &params,
+            [Condition::new(&equation, Points::new(lists.collect())?)],
+        )
     };
     let plan = Engine::with(&problem(64)?, &options)?.plans()[0].clone();
     // Whole chunks, for a millisecond or two.
-    let estimate = plan.counts.nanoseconds::<f64>(plan.chunk, InstructionSet::detect());
+    let estimate = plan
+        .counts
+        .nanoseconds::<f64>(plan.chunk, InstructionSet::detect());
     let chunks = (2e6 / estimate / plan.chunk as f64).clamp(2.0, 64.0) as usize;
     let points = chunks * plan.chunk;
     Ok(Subject {
@@ -213,10 +218,35 @@ fn fit(rows: &[Vec<f64>]) -> Vec<f64> {
 fn functions(set: InstructionSet) -> Result<(), Error> {
     use Elemental as E;
     let all = [
-        E::Tanh, E::Sigmoid, E::LogSigmoid, E::Softplus, E::Silu, E::Gelu, E::Erf, E::Sin, E::Cos,
-        E::Exp, E::Sinh, E::Cosh, E::Abs, E::Relu, E::Recip, E::Powi(3), E::Powi(-2), E::Sqrt,
-        E::Cbrt, E::Ln, E::Ln1p, E::Powf(1.5), E::Tan, E::ExpM1, E::Asin, E::Atan, E::Asinh,
-        E::Acosh, E::Atanh,
+        E::Tanh,
+        E::Sigmoid,
+        E::LogSigmoid,
+        E::Softplus,
+        E::Silu,
+        E::Gelu,
+        E::Erf,
+        E::Sin,
+        E::Cos,
+        E::Exp,
+        E::Sinh,
+        E::Cosh,
+        E::Abs,
+        E::Relu,
+        E::Recip,
+        E::Powi(3),
+        E::Powi(-2),
+        E::Sqrt,
+        E::Cbrt,
+        E::Ln,
+        E::Ln1p,
+        E::Powf(1.5),
+        E::Tan,
+        E::ExpM1,
+        E::Asin,
+        E::Atan,
+        E::Asinh,
+        E::Acosh,
+        E::Atanh,
     ];
     let z: Vec<f64> = (0..64).map(|i| 0.1 + f64::from(i) / 80.0).collect();
     let mut out = vec![0.0; 64 * 6];

@@ -21,7 +21,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 
-WORKLOADS = """ode-3x2-n1 ode-3x2-n30 ode-32x2-n1000 burgers-20x8-n10000 burgers-64x4-n10000
+WORKLOADS = """paper-3x2-n1 ode-3x2-n1 ode-3x2-n30 ode-32x2-n1000 burgers-20x8-n10000 burgers-64x4-n10000
 burgers-128x4-n10000 burgers-256x4-n4096 poisson2d-64x4-n10000 laplace10-128x4-n1000
 laplace100-128x4-n1000 ks-64x4-n4096 ns-64x4-n4096""".split()
 PEERS = """jax-hand jax-hand-chunked jax-hand-sharded jax-jvp jax-jet jax-rr jax-folx

@@ -7,11 +7,12 @@
 
 use crate::count::{Candidate, Counts, candidates, ways};
 use crate::error::{Error, check_finite};
-use crate::kernel::simd::InstructionSet;
+use crate::kernel::jet::{Mode, axpy, dot};
+use crate::kernel::simd::{InstructionSet, Isa, Kernel};
 use crate::lower::Lowering;
 use crate::parameters::{Block, Parameters};
-use crate::plan::{LANES, Layout, Plan, Sweep, WeightTable};
-use crate::problem::{Condition, Measure, Points, Problem, check_point_weights, check_weight};
+use crate::plan::{LANES, Layout, Plan, Step, Sweep, WeightKey, WeightTable};
+use crate::problem::{Condition, Measure, Points, Problem};
 use crate::real::Real;
 use crate::record::Equation;
 use crate::replay::{Chunk, Replay, Sink, Weights, Workspace, holds};
@@ -161,6 +162,8 @@ impl Options {
 pub struct Engine {
     core: Core,
     names: Vec<String>,
+    /// What the core was compiled from, as it is now.
+    conditions: Vec<Condition>,
     blocks: Vec<Block>,
     pool: Option<rayon::ThreadPool>,
 }
@@ -214,7 +217,10 @@ pub struct Evaluation {
 /// and 2 Jᵀr its gradient (for means of squares). A condition on an integral has one row for
 /// each output, the scaled integral, and `points` is 0..1.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Rows<'a> {
+    /// Which condition, by its place.
+    pub condition: usize,
     /// Which points of the condition.
     pub points: Range<usize>,
     /// Which residual of the equation.
@@ -225,7 +231,44 @@ pub struct Rows<'a> {
     stride: usize,
 }
 
-impl Rows<'_> {
+impl<'a> Rows<'a> {
+    /// Rows of an own sum of squares: scaled residuals, and for each parameter the
+    /// derivatives of all of them, parameter by parameter.
+    ///
+    /// ```
+    /// use dualtape::Rows;
+    ///
+    /// // r = (a + 2b, 3a) at a = 1, b = 0.
+    /// let rows = Rows::new(&[1.0, 3.0], &[1.0, 3.0, 2.0, 0.0])?;
+    /// assert_eq!((rows.parameters(), rows.parameter(1)), (2, &[2.0, 0.0][..]));
+    /// # Ok::<(), dualtape::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// No residual; a number of derivatives that is no multiple of theirs.
+    pub fn new(residuals: &'a [f64], jacobian: &'a [f64]) -> Result<Self, Error> {
+        if residuals.is_empty() {
+            return Err(Error::Empty {
+                what: "the list of residuals".to_owned(),
+            });
+        }
+        if !jacobian.len().is_multiple_of(residuals.len()) {
+            return Err(Error::OutOfRange {
+                what: "the number of derivatives of residuals".to_owned(),
+                given: jacobian.len().to_string(),
+                expected: format!("a multiple of {}, the number of residuals", residuals.len()),
+            });
+        }
+        Ok(Self {
+            condition: 0,
+            points: 0..residuals.len(),
+            output: 0,
+            residuals,
+            jacobian,
+            stride: residuals.len(),
+        })
+    }
+
     /// The derivatives of the scaled residuals in one parameter, one a point.
     ///
     /// # Panics
@@ -237,6 +280,11 @@ impl Rows<'_> {
     /// How many parameters.
     pub fn parameters(&self) -> usize {
         self.jacobian.len() / self.stride
+    }
+
+    /// All derivatives, parameter by parameter, and from one parameter to the next.
+    pub(crate) fn jacobian(&self) -> (&[f64], usize) {
+        (self.jacobian, self.stride)
     }
 
     /// Copies the row of one point (counted from the block's first) into `row`.
@@ -303,6 +351,7 @@ impl Engine {
         Ok(Self {
             core,
             names: problem.conditions.iter().map(|c| c.name.clone()).collect(),
+            conditions: problem.conditions.clone(),
             blocks: problem.blocks.clone(),
             pool,
         })
@@ -430,23 +479,187 @@ impl Engine {
     }
 
     /// Gauss-Newton rows of a condition, handed out chunk by chunk in the order of the
-    /// points, all outputs of a chunk before the next.
+    /// points, all outputs of a chunk before the next. Some chunks are computed at a time,
+    /// in parallel; never are all rows held.
     ///
     /// # Errors
-    /// As [`residuals`](Self::residuals).
+    /// As [`residuals`](Self::residuals); a condition that is an energy.
     pub fn rows(
         &self,
         condition: &str,
         theta: &[f64],
-        visit: impl FnMut(Rows<'_>),
+        mut visit: impl FnMut(Rows<'_>),
     ) -> Result<(), Error> {
         let place = self.place(condition)?;
+        self.visit_rows(place..place + 1, theta, &mut visit)
+    }
+
+    /// Gauss-Newton rows of all conditions, one after the other, each as
+    /// [`rows`](Self::rows) does.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows).
+    pub fn all_rows(&self, theta: &[f64], mut visit: impl FnMut(Rows<'_>)) -> Result<(), Error> {
+        self.visit_rows(0..self.names.len(), theta, &mut visit)
+    }
+
+    /// Not generic: the crate that calls it need not compile the kernels again.
+    fn visit_rows(
+        &self,
+        places: Range<usize>,
+        theta: &[f64],
+        visit: &mut dyn FnMut(Rows<'_>),
+    ) -> Result<(), Error> {
+        self.squares(places.clone())?;
         self.check(theta)?;
+        let pool = self.pool.as_ref();
         match &self.core {
-            Core::Double(runner) => runner.rows(place, theta, visit),
-            Core::Single(runner) => runner.rows(place, theta, visit),
+            Core::Double(runner) => runner.rows(places, theta, pool, visit),
+            Core::Single(runner) => runner.rows(places, theta, pool, visit),
         }
         Ok(())
+    }
+
+    /// How many Gauss-Newton rows there are: points times outputs, over all conditions.
+    ///
+    /// # Errors
+    /// A condition that is an energy.
+    pub fn row_count(&self) -> Result<usize, Error> {
+        self.squares(0..self.names.len())?;
+        let rows = |c: &Condition| match c.measure {
+            Measure::Integral => c.equation.tape().roots().len(),
+            _ => c.points.len() * c.equation.tape().roots().len(),
+        };
+        Ok(self.conditions.iter().map(rows).sum())
+    }
+
+    /// JᵀJ·v, with J the rows of all conditions: one sweep over the rows, in parallel,
+    /// which are dropped chunk by chunk.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows); a vector of another length than the parameters.
+    pub fn gauss_newton(&self, theta: &[f64], v: &[f64]) -> Result<Vec<f64>, Error> {
+        self.squares(0..self.names.len())?;
+        self.check(theta)?;
+        if v.len() != self.parameters() {
+            return Err(Error::length("entries of v", v.len(), self.parameters()));
+        }
+        Ok(self.product(theta, Want::GaussNewton(v)))
+    }
+
+    fn product(&self, theta: &[f64], want: Want<'_>) -> Vec<f64> {
+        let pool = self.pool.as_ref();
+        let mut product = vec![0.0; self.parameters()];
+        let mut losses = vec![0.0; self.names.len()];
+        match &self.core {
+            Core::Double(runner) => runner.run(theta, want, &mut losses, &mut product, pool),
+            Core::Single(runner) => runner.run(theta, want, &mut losses, &mut product, pool),
+        }
+        product
+    }
+
+    /// J·v, the derivative of all scaled residuals along v, in the order of
+    /// [`all_rows`](Self::all_rows).
+    ///
+    /// # Errors
+    /// As [`gauss_newton`](Self::gauss_newton).
+    pub fn along(&self, theta: &[f64], v: &[f64]) -> Result<Vec<f64>, Error> {
+        if v.len() != self.parameters() {
+            return Err(Error::length("entries of v", v.len(), self.parameters()));
+        }
+        let mut product = Vec::with_capacity(self.row_count()?);
+        self.all_rows(theta, |rows| {
+            let start = product.len();
+            product.resize(start + rows.residuals.len(), 0.0);
+            for (index, factor) in v.iter().enumerate() {
+                for (sum, x) in product[start..].iter_mut().zip(rows.parameter(index)) {
+                    *sum += factor * x;
+                }
+            }
+        })?;
+        Ok(product)
+    }
+
+    /// Jᵀ·s for one number a scaled residual, in the order of [`all_rows`](Self::all_rows):
+    /// a reverse sweep, in parallel.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows); another number of entries than rows.
+    pub fn transposed(&self, theta: &[f64], s: &[f64]) -> Result<Vec<f64>, Error> {
+        let count = self.row_count()?;
+        self.check(theta)?;
+        if s.len() != count {
+            return Err(Error::length("entries of s", s.len(), count));
+        }
+        Ok(self.product(theta, Want::Transposed(s)))
+    }
+
+    /// The scaled residuals, in the order of [`all_rows`](Self::all_rows), by a forward pass
+    /// in parallel. Values that are not finite are given as they are.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows).
+    pub fn scaled_residuals(&self, theta: &[f64]) -> Result<Vec<f64>, Error> {
+        let count = self.row_count()?;
+        self.check(theta)?;
+        let work = || match &self.core {
+            Core::Double(runner) => runner.scaled_residuals(theta, count),
+            Core::Single(runner) => runner.scaled_residuals(theta, count),
+        };
+        Ok(self.within(work))
+    }
+
+    /// Runs `work` on the threads of this engine, so that rayon inside it uses those.
+    pub fn within<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        match &self.pool {
+            Some(pool) => pool.install(work),
+            None => work(),
+        }
+    }
+
+    /// The points of a condition.
+    ///
+    /// # Errors
+    /// No such condition.
+    pub fn points(&self, condition: &str) -> Result<&Points, Error> {
+        Ok(&self.conditions[self.place(condition)?].points)
+    }
+
+    /// Puts a condition on other points, as many as you like, with the data columns that it
+    /// reads. Its weights of points are dropped; plans, threads and memory are kept.
+    ///
+    /// ```
+    /// # use dualtape::{Condition, Elemental::Tanh, Engine, Equation, Parameters, Points, Problem};
+    /// # let mut params = Parameters::new();
+    /// # let net = params.mlp("y", &[1, 8, 1], Tanh)?;
+    /// # let decay = Equation::record("decay", &params, ["t"], |[t]| {
+    /// #     let [y] = net.at(&[t]);
+    /// #     y.d(t) + y
+    /// # })?;
+    /// # let points = Points::grid(&[(0.0, 1.0, 30)])?;
+    /// # let problem = Problem::new(&params, [Condition::new(&decay, points)])?;
+    /// let mut engine = Engine::new(&problem)?;
+    /// engine.set_points("decay", Points::grid(&[(0.0, 1.0, 50)])?)?;
+    /// assert_eq!(engine.points("decay")?.len(), 50);
+    /// # Ok::<(), dualtape::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// No such condition; points of another dimension, a data column that is missing. The
+    /// engine is then unchanged.
+    pub fn set_points(&mut self, condition: &str, points: Points) -> Result<(), Error> {
+        self.change(condition, |c| {
+            c.points = points;
+            c.point_weights = None;
+        })
+    }
+
+    /// Gives a condition another weight.
+    ///
+    /// # Errors
+    /// No such condition; a weight that is not finite, or negative for a mean of squares.
+    pub fn set_weight(&mut self, condition: &str, weight: f64) -> Result<(), Error> {
+        self.change(condition, |c| c.weight = weight)
     }
 
     /// The weight of a condition.
@@ -454,34 +667,59 @@ impl Engine {
     /// # Errors
     /// No such condition.
     pub fn weight(&self, condition: &str) -> Result<f64, Error> {
-        let place = self.place(condition)?;
-        Ok(match &self.core {
-            Core::Double(runner) => runner.conditions[place].weight,
-            Core::Single(runner) => runner.conditions[place].weight,
+        Ok(self.conditions[self.place(condition)?].weight)
+    }
+
+    /// Gives the points of a condition other weights, or none.
+    ///
+    /// # Errors
+    /// No such condition; another number of weights than points, negative ones.
+    pub fn set_point_weights(
+        &mut self,
+        condition: &str,
+        weights: Option<&[f64]>,
+    ) -> Result<(), Error> {
+        self.change(condition, |c| {
+            c.point_weights = weights.map(<[f64]>::to_vec)
         })
     }
 
-    /// Another weight for a condition; nothing else is built anew.
+    /// The weights of the points of a condition, if it has any.
     ///
     /// # Errors
-    /// No such condition; a weight as [`Problem::new`] would not take it.
-    pub fn set_weight(&mut self, condition: &str, weight: f64) -> Result<(), Error> {
-        let place = self.place(condition)?;
-        match &mut self.core {
-            Core::Double(runner) => runner.conditions[place].set_weight(weight),
-            Core::Single(runner) => runner.conditions[place].set_weight(weight),
-        }
+    /// No such condition.
+    pub fn point_weights(&self, condition: &str) -> Result<Option<&[f64]>, Error> {
+        Ok(self.conditions[self.place(condition)?]
+            .point_weights
+            .as_deref())
     }
 
-    /// Other weights for the points of a condition.
-    ///
-    /// # Errors
-    /// No such condition; weights as [`Problem::new`] would not take them.
-    pub fn set_point_weights(&mut self, condition: &str, weights: &[f64]) -> Result<(), Error> {
+    /// Changes points or weights of a condition.
+    fn change(
+        &mut self,
+        condition: &str,
+        change: impl FnOnce(&mut Condition),
+    ) -> Result<(), Error> {
         let place = self.place(condition)?;
+        let mut changed = self.conditions[place].clone();
+        change(&mut changed);
+        changed.check_points()?;
         match &mut self.core {
-            Core::Double(runner) => runner.conditions[place].set_point_weights(weights),
-            Core::Single(runner) => runner.conditions[place].set_point_weights(weights),
+            Core::Double(runner) => runner.change(place, &changed),
+            Core::Single(runner) => runner.change(place, &changed),
+        }
+        self.conditions[place] = changed;
+        Ok(())
+    }
+
+    /// Whether conditions are means of squares, so that they have rows.
+    fn squares(&self, places: Range<usize>) -> Result<(), Error> {
+        let energy = |c: &&Condition| c.measure == Measure::Energy;
+        match self.conditions[places].iter().find(energy) {
+            Some(condition) => Err(Error::NoRows {
+                condition: condition.name.clone(),
+            }),
+            None => Ok(()),
         }
     }
 
@@ -504,7 +742,7 @@ impl Engine {
     fn run(
         &self,
         theta: &[f64],
-        want: Want,
+        want: Want<'_>,
         losses: &mut [f64],
         gradient: &mut [f64],
     ) -> Result<(), Error> {
@@ -561,12 +799,7 @@ pub fn values(
     points: &Points,
 ) -> Result<Vec<Vec<f64>>, Error> {
     let condition = Condition::new(equation, points.clone());
-    condition.check(parameters)?;
-    let problem = Problem {
-        conditions: vec![condition],
-        parameters: parameters.len(),
-        blocks: Vec::new(),
-    };
+    let problem = Problem::watched(parameters, &condition)?;
     let runner = Runner::<f64>::new(&problem, &Options::default())?;
     Ok(runner.residuals(0, parameters.values()))
 }
@@ -581,14 +814,20 @@ const CACHE: usize = 4 << 20;
 const GROUPS: usize = 16;
 /// Bytes that all gradients of a condition's groups may take.
 const GRADIENT_BYTES: usize = 1 << 24;
+/// Bytes that a block of Gauss-Newton rows should not exceed, where 16 points allow it.
+const ROW_BLOCK_BYTES: usize = 1 << 20;
 /// Operations below which threads cost more than they bring.
 const SERIAL: usize = 20_000_000;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Want {
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Want<'a> {
     Loss,
     Gradient,
     ByCondition,
+    /// JᵀJ·v.
+    GaussNewton(&'a [f64]),
+    /// Jᵀ·s.
+    Transposed(&'a [f64]),
 }
 
 #[derive(Debug)]
@@ -598,8 +837,12 @@ struct Compiled<T> {
     recorded: Equation,
     equation: Equation,
     choice: ConditionPlan,
+    /// Points a chunk, if there are as many.
+    most: usize,
+    parameters: usize,
     gradient: Planned,
     value: Planned,
+    sink: RowPlan,
     coordinates: Vec<Vec<T>>,
     columns: Vec<Vec<T>>,
     points: usize,
@@ -609,27 +852,107 @@ struct Compiled<T> {
     measure: Measure,
 }
 
-/// A plan, laid out for whole chunks and for the last one.
+/// A plan with its layouts.
 #[derive(Debug)]
 struct Planned {
     plan: Plan,
+    layouts: Layouts,
+}
+
+impl Planned {
+    fn new(plan: Plan) -> Self {
+        Self {
+            layouts: Layouts::new::<f64>(&plan, LANES, LANES),
+            plan,
+        }
+    }
+}
+
+/// A plan's layouts for whole chunks and for the last one.
+#[derive(Debug)]
+struct Layouts {
     whole: Layout,
     last: Layout,
 }
 
-impl Planned {
-    fn new<T>(plan: Plan, chunk: usize, points: usize) -> Self {
+impl Layouts {
+    fn new<T>(plan: &Plan, chunk: usize, points: usize) -> Self {
         let rest = (points - 1) % chunk + 1;
-        let whole = plan.layout(chunk, size_of::<T>());
-        let last = plan.layout(rest.next_multiple_of(LANES), size_of::<T>());
-        Self { plan, whole, last }
+        Self {
+            whole: plan.layout(chunk, size_of::<T>()),
+            last: plan.layout(rest.next_multiple_of(LANES), size_of::<T>()),
+        }
     }
 
-    fn layout(&self, count: usize) -> &Layout {
+    fn of(&self, count: usize) -> &Layout {
         if count.next_multiple_of(LANES) == self.whole.lanes {
             &self.whole
         } else {
             &self.last
+        }
+    }
+}
+
+/// How the reverse sweep fills rows: which of its steps are the first to write what they
+/// write, and which parameters no such step writes.
+#[derive(Debug)]
+struct RowPlan {
+    first: Vec<bool>,
+    idle: Vec<Range<usize>>,
+    /// Points a block of rows; divides the points a chunk.
+    chunk: usize,
+    layouts: Layouts,
+}
+
+impl RowPlan {
+    /// Points a block: few enough for the block to stay in a core's cache until it is read.
+    fn block<T>(chunk: usize, parameters: usize) -> usize {
+        let fits = |size: &usize| size * parameters * size_of::<T>() <= ROW_BLOCK_BYTES;
+        let mut powers = [64, 32, LANES]
+            .into_iter()
+            .filter(|size| chunk.is_multiple_of(*size));
+        powers.find(fits).unwrap_or(LANES)
+    }
+
+    fn new(plan: &Plan, keys: &[WeightKey], parameters: usize) -> Self {
+        let mut seen = vec![false; parameters];
+        let mut owned = seen.clone();
+        let mut first = Vec::with_capacity(plan.reverse.len());
+        for step in &plan.reverse {
+            let written = match step {
+                Step::AffineAdjoint { weight, bias, .. } => {
+                    let key = keys[*weight];
+                    let bias = bias.map(|bias| bias..bias + key.rows);
+                    let weights = key.offset..key.offset + key.rows * key.columns;
+                    [Some(weights), bias]
+                }
+                Step::TransposedAdjoint { weight, .. } => {
+                    let key = keys[*weight];
+                    [Some(key.offset..key.offset + key.rows * key.columns), None]
+                }
+                Step::ParameterAdjoint { index, .. } => [Some(*index..index + 1), None],
+                _ => [None, None],
+            };
+            let mut written = written.into_iter().flatten();
+            let own = !written.clone().flatten().any(|index| seen[index]);
+            for index in written.by_ref().flatten() {
+                seen[index] = true;
+                owned[index] |= own;
+            }
+            first.push(own);
+        }
+        let mut idle: Vec<Range<usize>> = Vec::new();
+        for index in (0..parameters).filter(|&index| !owned[index]) {
+            match idle.last_mut() {
+                Some(range) if range.end == index => range.end += 1,
+                _ => idle.push(index..index + 1),
+            }
+        }
+        Self {
+            first,
+            idle,
+            chunk: LANES,
+            layouts: Layouts::new::<f64>(plan, LANES, LANES),
         }
     }
 }
@@ -666,14 +989,17 @@ struct State<T> {
 struct Runner<T> {
     conditions: Vec<Compiled<T>>,
     tasks: Vec<Task>,
+    /// Groups a condition, at most.
+    groups: usize,
+    /// Numbers of arena and scratch of the largest plan.
+    room: (usize, usize),
     weights: WeightTable,
     parameters: usize,
     flops: usize,
-    /// Numbers of arena and scratch of the largest plan.
-    room: (usize, usize),
     set: InstructionSet,
     states: Mutex<Vec<State<T>>>,
     workspaces: Mutex<Vec<Workspace<T>>>,
+    blocks: Mutex<Vec<Vec<T>>>,
 }
 
 /// Takes something from a shelf, or makes it; a panic elsewhere does not spoil the shelf.
@@ -710,37 +1036,27 @@ impl<T: Real> Runner<T> {
             fixed: fixed_bytes::<T>(problem, options, most),
         });
         let mut weights = WeightTable::default();
-        let conditions: Vec<Compiled<T>> = problem
-            .conditions
-            .iter()
-            .map(|condition| Compiled::new(condition, &mut weights, options, set, room))
-            .collect::<Result<_, _>>()?;
-        let mut tasks = Vec::new();
-        for (place, condition) in conditions.iter().enumerate() {
-            let chunks = condition.points.div_ceil(condition.chunk);
-            let groups = groups::<T>(chunks, problem.parameters, most);
-            tasks.extend((0..groups).map(|g| Task {
-                condition: place,
-                chunks: g * chunks / groups..(g + 1) * chunks / groups,
-            }));
+        let mut conditions = Vec::with_capacity(problem.conditions.len());
+        for condition in &problem.conditions {
+            let choice = choose::<T>(condition, options, set, room)?;
+            let count = problem.parameters;
+            conditions.push(Compiled::new(condition, &mut weights, choice, count));
         }
-        let flops = |c: &Compiled<T>| c.gradient.plan.flops.saturating_mul(c.points);
-        let plans = || conditions.iter().flat_map(|c| [&c.gradient, &c.value]);
-        let room = (
-            plans().map(|p| p.whole.len.max(p.last.len)).max(),
-            plans().map(|p| p.plan.scratch * p.whole.lanes).max(),
-        );
-        Ok(Self {
-            room: (room.0.unwrap_or(0), room.1.unwrap_or(0)),
-            flops: conditions.iter().map(flops).fold(0, usize::saturating_add),
+        let mut runner = Self {
+            flops: 0,
             conditions,
-            tasks,
+            tasks: Vec::new(),
+            groups: most,
+            room: (0, 0),
             weights,
             parameters: problem.parameters,
             set,
             states: Mutex::default(),
             workspaces: Mutex::default(),
-        })
+            blocks: Mutex::default(),
+        };
+        runner.share_out();
+        Ok(runner)
     }
 
     fn bytes(&self, workers: usize) -> usize {
@@ -759,10 +1075,39 @@ impl<T: Real> Runner<T> {
             + workers.min(self.tasks.len()) * Workspace::<T>::bytes(self.room)
     }
 
+    /// Cuts the conditions into tasks.
+    fn share_out(&mut self) {
+        self.tasks.clear();
+        for (place, condition) in self.conditions.iter().enumerate() {
+            let chunks = condition.points.div_ceil(condition.chunk);
+            let groups = groups::<T>(chunks, self.parameters, self.groups);
+            self.tasks.extend((0..groups).map(|g| Task {
+                condition: place,
+                chunks: g * chunks / groups..(g + 1) * chunks / groups,
+            }));
+        }
+        let flops = |c: &Compiled<T>| c.gradient.plan.flops.saturating_mul(c.points);
+        let flops = self.conditions.iter().map(flops);
+        self.flops = flops.fold(0, usize::saturating_add);
+        self.room = (0, 0);
+        for planned in self.conditions.iter().flat_map(|c| [&c.gradient, &c.value]) {
+            let Layouts { whole, last } = &planned.layouts;
+            let scratch = planned.plan.scratch * whole.lanes;
+            self.room.0 = self.room.0.max(whole.len).max(last.len);
+            self.room.1 = self.room.1.max(scratch);
+        }
+    }
+
+    /// Takes over points and weights of a condition.
+    fn change(&mut self, place: usize, condition: &Condition) {
+        self.conditions[place].take(condition);
+        self.share_out();
+    }
+
     fn run(
         &self,
         theta: &[f64],
-        want: Want,
+        want: Want<'_>,
         losses: &mut [f64],
         gradient: &mut [f64],
         pool: Option<&rayon::ThreadPool>,
@@ -776,19 +1121,21 @@ impl<T: Real> Runner<T> {
         weights.load(theta, &self.weights.keys);
         shares.resize_with(self.tasks.len(), Share::default);
         let weights = &*weights;
-        if self.has_integrals() {
+        let measured = !matches!(want, Want::GaussNewton(_) | Want::Transposed(_));
+        if measured && self.has_integrals() {
             self.each(shares, pool, |task, workspace, share| {
                 self.integrate(task, weights, workspace, share);
             });
             self.collect_integrals(shares, integrals);
         }
         let integrals = &*integrals;
-        self.each(shares, pool, |task, workspace, share| {
-            if want == Want::Loss {
-                self.values(task, weights, workspace, share);
-            } else {
+        self.each(shares, pool, |task, workspace, share| match want {
+            Want::Loss => self.values(task, weights, workspace, share),
+            Want::GaussNewton(v) => self.products(task, v, weights, workspace, share),
+            Want::Transposed(s) => self.gradient(task, Some(s), weights, &[], workspace, share),
+            Want::Gradient | Want::ByCondition => {
                 let whole = integrals.get(task.condition).map_or(&[][..], Vec::as_slice);
-                self.gradient(task, weights, whole, workspace, share);
+                self.gradient(task, None, weights, whole, workspace, share);
             }
         });
         // In the order of the tasks, whoever did them.
@@ -798,7 +1145,7 @@ impl<T: Real> Runner<T> {
             losses[task.condition] += share.sum;
             let to = match want {
                 Want::Loss => continue,
-                Want::Gradient => &mut gradient[..],
+                Want::Gradient | Want::GaussNewton(_) | Want::Transposed(_) => &mut gradient[..],
                 Want::ByCondition => {
                     &mut gradient[task.condition * self.parameters..][..self.parameters]
                 }
@@ -807,11 +1154,27 @@ impl<T: Real> Runner<T> {
                 *to += from.to_f64();
             }
         }
-        for (place, (loss, condition)) in losses.iter_mut().zip(&self.conditions).enumerate() {
-            if condition.measure == Measure::Integral {
-                *loss = condition.weight * integrals[place].iter().map(|s| s * s).sum::<f64>();
-            } else {
-                *loss *= condition.weight / condition.points as f64;
+        if let Want::GaussNewton(v) = want {
+            let integrals = self
+                .conditions
+                .iter()
+                .filter(|c| c.measure == Measure::Integral);
+            for condition in integrals {
+                self.integral_rows(0, condition, weights, &mut |rows| {
+                    let row = (0..rows.parameters()).map(|index| rows.parameter(index)[0]);
+                    let along: f64 = row.clone().zip(v).map(|(x, v)| x * v).sum();
+                    for (to, x) in gradient.iter_mut().zip(row) {
+                        *to += along * x;
+                    }
+                });
+            }
+        } else if measured {
+            for (place, (loss, condition)) in losses.iter_mut().zip(&self.conditions).enumerate() {
+                if condition.measure == Measure::Integral {
+                    *loss = condition.weight * integrals[place].iter().map(|s| s * s).sum::<f64>();
+                } else {
+                    *loss *= condition.weight / condition.points as f64;
+                }
             }
         }
         give_back(&self.states, state);
@@ -868,14 +1231,13 @@ impl<T: Real> Runner<T> {
         if condition.measure != Measure::Integral {
             return;
         }
-        share
-            .integrals
-            .resize(condition.value.plan.roots.len(), 0.0);
+        let plan = &condition.value.plan;
+        share.integrals.resize(plan.roots.len(), 0.0);
         for chunk in task.chunks.clone() {
-            let chunk = condition.chunk(chunk);
-            let replay = self.replay(&condition.value, chunk.count, weights);
+            let chunk = condition.piece(condition.chunk, chunk);
+            let replay = self.replay(plan, &condition.value.layouts, chunk.count, weights);
             replay.forward(chunk, workspace);
-            for (root, sum) in replay.plan.roots.iter().zip(&mut share.integrals) {
+            for (root, sum) in plan.roots.iter().zip(&mut share.integrals) {
                 if let Some(residual) = replay.residual(root, workspace) {
                     *sum += condition.sum(residual, chunk.start, chunk.count);
                 }
@@ -898,13 +1260,14 @@ impl<T: Real> Runner<T> {
 
     fn replay<'a>(
         &'a self,
-        planned: &'a Planned,
+        plan: &'a Plan,
+        layouts: &'a Layouts,
         count: usize,
         weights: &'a Weights<T>,
     ) -> Replay<'a, T> {
         Replay {
-            plan: &planned.plan,
-            layout: planned.layout(count),
+            plan,
+            layout: layouts.of(count),
             keys: &self.weights.keys,
             weights,
             set: self.set,
@@ -924,8 +1287,13 @@ impl<T: Real> Runner<T> {
             return;
         }
         for chunk in task.chunks.clone() {
-            let chunk = condition.chunk(chunk);
-            let replay = self.replay(&condition.value, chunk.count, weights);
+            let chunk = condition.piece(condition.chunk, chunk);
+            let replay = self.replay(
+                &condition.value.plan,
+                &condition.value.layouts,
+                chunk.count,
+                weights,
+            );
             replay.forward(chunk, workspace);
             for root in &replay.plan.roots {
                 if let Some(residual) = replay.residual(root, workspace) {
@@ -935,9 +1303,11 @@ impl<T: Real> Runner<T> {
         }
     }
 
+    /// The gradient, or the sweep from seeds for all scaled residuals.
     fn gradient(
         &self,
         task: &Task,
+        seeds: Option<&[f64]>,
         weights: &Weights<T>,
         integrals: &[f64],
         workspace: &mut Workspace<T>,
@@ -948,8 +1318,13 @@ impl<T: Real> Runner<T> {
         share.gradient.clear();
         share.gradient.resize(self.parameters, T::ZERO);
         for chunk in task.chunks.clone() {
-            let chunk = condition.chunk(chunk);
-            let replay = self.replay(&condition.gradient, chunk.count, weights);
+            let chunk = condition.piece(condition.chunk, chunk);
+            let replay = self.replay(
+                &condition.gradient.plan,
+                &condition.gradient.layouts,
+                chunk.count,
+                weights,
+            );
             replay.forward(chunk, workspace);
             replay.clear_seeds(workspace);
             for (output, root) in replay.plan.roots.iter().enumerate() {
@@ -959,16 +1334,47 @@ impl<T: Real> Runner<T> {
                 let integral = integrals.get(output).copied();
                 share.sum += condition.sum(residual, chunk.start, chunk.count);
                 share.seeds.clear();
+                let points = chunk.start..chunk.start + chunk.count;
                 share
                     .seeds
-                    .extend(residual[..chunk.count].iter().enumerate().map(|(lane, r)| {
-                        let r = integral.unwrap_or_else(|| r.to_f64());
-                        T::from_f64(condition.seed(r, chunk.start + lane))
+                    .extend(residual.iter().zip(points).map(|(r, point)| {
+                        T::from_f64(match seeds {
+                            None => condition.seed(integral.unwrap_or_else(|| r.to_f64()), point),
+                            Some(s) => {
+                                let row = condition.row(point, output);
+                                condition.scale(point) * s[self.first_row(task.condition) + row]
+                            }
+                        })
                     }));
                 replay.seed(root, workspace, share.seeds.iter().copied());
             }
             replay.reverse(workspace, Sink::Gradient(&mut share.gradient));
         }
+    }
+
+    /// The place of a condition's first Gauss-Newton row.
+    fn first_row(&self, place: usize) -> usize {
+        self.conditions[..place].iter().map(Compiled::rows).sum()
+    }
+
+    fn scaled_residuals(&self, theta: &[f64], count: usize) -> Vec<f64> {
+        let mut all = vec![0.0; count];
+        for (place, condition) in self.conditions.iter().enumerate() {
+            let first = self.first_row(place);
+            for (output, list) in self.residuals(place, theta).iter().enumerate() {
+                for (point, r) in list.iter().enumerate() {
+                    // An integral is a sum of all points.
+                    let r = condition.scale(point) * r;
+                    let row = &mut all[first + condition.row(point, output)];
+                    *row = if condition.measure == Measure::Integral {
+                        *row + r
+                    } else {
+                        r
+                    };
+                }
+            }
+        }
+        all
     }
 
     fn residuals(&self, place: usize, theta: &[f64]) -> Vec<Vec<f64>> {
@@ -980,8 +1386,13 @@ impl<T: Real> Runner<T> {
             .into_par_iter()
             .map(|chunk| {
                 let mut workspace: Workspace<T> = take(&self.workspaces);
-                let chunk = condition.chunk(chunk);
-                let replay = self.replay(&condition.value, chunk.count, &weights);
+                let chunk = condition.piece(condition.chunk, chunk);
+                let replay = self.replay(
+                    &condition.value.plan,
+                    &condition.value.layouts,
+                    chunk.count,
+                    &weights,
+                );
                 replay.forward(chunk, &mut workspace);
                 let mut block = vec![0.0; outputs * chunk.count];
                 for (root, out) in replay.plan.roots.iter().zip(block.chunks_mut(chunk.count)) {
@@ -1007,90 +1418,179 @@ impl<T: Real> Runner<T> {
             .collect()
     }
 
-    fn rows(&self, place: usize, theta: &[f64], mut visit: impl FnMut(Rows<'_>)) {
-        let condition = &self.conditions[place];
+    /// JᵀJ·v of a task's rows.
+    fn products(
+        &self,
+        task: &Task,
+        v: &[f64],
+        weights: &Weights<T>,
+        workspace: &mut Workspace<T>,
+        share: &mut Share<T>,
+    ) {
+        let condition = &self.conditions[task.condition];
+        share.sum = 0.0;
+        share.gradient.clear();
+        share.gradient.resize(self.parameters, T::ZERO);
         if condition.measure == Measure::Integral {
-            self.integral_rows(condition, theta, visit);
-            return;
+            return; // One row that needs all tasks.
         }
-        let mut weights = Weights::default();
-        weights.load(theta, &self.weights.keys);
-        let mut workspace: Workspace<T> = take(&self.workspaces);
-        let lanes = condition.gradient.whole.lanes;
-        let mut jacobian = vec![T::ZERO; self.parameters * lanes];
-        let mut converted = Vec::new();
-        let mut residuals = Vec::new();
-        for chunk in 0..condition.points.div_ceil(condition.chunk) {
-            let chunk = condition.chunk(chunk);
-            let replay = self.replay(&condition.gradient, chunk.count, &weights);
-            let lanes = replay.layout.lanes;
-            for output in 0..replay.plan.roots.len() {
-                // The sweep reuses buffers of the forward pass, so each output starts anew.
-                replay.forward(chunk, &mut workspace);
-                replay.clear_seeds(&mut workspace);
-                let root = &replay.plan.roots[output];
-                let scale = |lane: usize| condition.scale(chunk.start + lane);
-                residuals.clear();
-                residuals.extend((0..chunk.count).map(scale));
-                match replay.residual(root, &workspace) {
-                    Some(values) => {
-                        for (r, value) in residuals.iter_mut().zip(values) {
-                            *r *= value.to_f64();
-                        }
-                    }
-                    None => residuals.fill(0.0),
-                }
-                let seeds = (0..chunk.count).map(|lane| T::from_f64(scale(lane)));
-                replay.seed(root, &mut workspace, seeds);
-                let rows = &mut jacobian[..self.parameters * lanes];
-                rows.fill(T::ZERO);
-                replay.reverse(&mut workspace, Sink::Rows(rows));
-                // f64 rows are handed out as they are.
-                let whole = (&jacobian as &dyn Any).downcast_ref::<Vec<f64>>();
-                let numbers: &[f64] = match whole {
-                    Some(numbers) => &numbers[..self.parameters * lanes],
-                    None => {
-                        converted.clear();
-                        converted.extend(
-                            jacobian[..self.parameters * lanes]
-                                .iter()
-                                .map(|x| x.to_f64()),
-                        );
-                        &converted
-                    }
-                };
-                visit(Rows {
-                    points: chunk.start..chunk.start + chunk.count,
-                    output,
-                    residuals: &residuals,
-                    jacobian: numbers,
-                    stride: lanes,
+        let mut block: Vec<T> = take(&self.blocks);
+        let pieces = condition.chunk / condition.sink.chunk;
+        let end = condition.points.div_ceil(condition.sink.chunk);
+        for index in task.chunks.start * pieces..(task.chunks.end * pieces).min(end) {
+            for output in 0..condition.gradient.plan.roots.len() {
+                let lanes = self.block(condition, index, output, weights, workspace, &mut block);
+                let rows = &block[..self.parameters * lanes];
+                share.seeds.clear();
+                share.seeds.resize(lanes, T::ZERO);
+                self.set.dispatch(Products {
+                    rows,
+                    v,
+                    along: &mut share.seeds,
+                    sums: &mut share.gradient,
                 });
             }
         }
-        give_back(&self.workspaces, workspace);
+        give_back(&self.blocks, block);
+    }
+
+    /// The rows of one output at one piece of the points, with the scaled residuals after
+    /// them: gives the number of lanes. Lanes without a point are 0.
+    fn block(
+        &self,
+        condition: &Compiled<T>,
+        piece: usize,
+        output: usize,
+        weights: &Weights<T>,
+        workspace: &mut Workspace<T>,
+        block: &mut Vec<T>,
+    ) -> usize {
+        let sink = &condition.sink;
+        let chunk = condition.piece(sink.chunk, piece);
+        let plan = &condition.gradient.plan;
+        let replay = self.replay(plan, &sink.layouts, chunk.count, weights);
+        let lanes = replay.layout.lanes;
+        // The sweep reuses buffers of the forward pass, so each output starts anew.
+        replay.forward(chunk, workspace);
+        replay.clear_seeds(workspace);
+        let root = &replay.plan.roots[output];
+        let len = self.parameters * lanes;
+        block.resize((len + lanes).max(block.len()), T::ZERO);
+        let (rows, residuals) = block.split_at_mut(len);
+        let residuals = &mut residuals[..lanes];
+        residuals.fill(T::ZERO);
+        let scale = |lane: usize| T::from_f64(condition.scale(chunk.start + lane));
+        if let Some(values) = replay.residual(root, workspace) {
+            for (lane, (r, &value)) in residuals[..chunk.count].iter_mut().zip(values).enumerate() {
+                *r = scale(lane) * value;
+            }
+        }
+        replay.seed(root, workspace, (0..chunk.count).map(scale));
+        for range in &sink.idle {
+            rows[range.start * lanes..range.end * lanes].fill(T::ZERO);
+        }
+        let first = &sink.first;
+        replay.reverse(workspace, Sink::Rows { rows, first });
+        lanes
+    }
+
+    fn rows(
+        &self,
+        places: Range<usize>,
+        theta: &[f64],
+        pool: Option<&rayon::ThreadPool>,
+        visit: &mut dyn FnMut(Rows<'_>),
+    ) {
+        let mut weights = Weights::default();
+        weights.load(theta, &self.weights.keys);
+        for place in places {
+            let condition = &self.conditions[place];
+            if condition.measure == Measure::Integral {
+                self.integral_rows(place, condition, &weights, visit);
+            } else {
+                self.point_rows(place, &weights, pool, visit);
+            }
+        }
+    }
+
+    fn point_rows(
+        &self,
+        place: usize,
+        weights: &Weights<T>,
+        pool: Option<&rayon::ThreadPool>,
+        visit: &mut dyn FnMut(Rows<'_>),
+    ) {
+        let condition = &self.conditions[place];
+        // What is computed at a time: one output of one chunk each.
+        let outputs = condition.gradient.plan.roots.len();
+        let units: Vec<(usize, usize)> = (0..condition.points.div_ceil(condition.sink.chunk))
+            .flat_map(|piece| (0..outputs).map(move |output| (piece, output)))
+            .collect();
+        // Two a thread: read before they leave the caches.
+        let threads = pool.map_or_else(rayon::current_num_threads, |p| p.current_num_threads());
+        let batch = 2 * threads;
+        let mut blocks: Vec<(Vec<T>, usize)> = Vec::new();
+        blocks.resize_with(batch.min(units.len()), || (take(&self.blocks), 0));
+        let mut converted = Vec::new();
+        for units in units.chunks(batch) {
+            let work = |(block, lanes): &mut (Vec<T>, usize), unit: &(usize, usize)| {
+                let mut workspace: Workspace<T> = take(&self.workspaces);
+                let &(piece, output) = unit;
+                *lanes = self.block(condition, piece, output, weights, &mut workspace, block);
+                give_back(&self.workspaces, workspace);
+            };
+            if self.flops < SERIAL / 4 {
+                for (block, unit) in blocks.iter_mut().zip(units) {
+                    work(block, unit);
+                }
+            } else {
+                let mut parallel = || {
+                    let pairs = blocks.par_iter_mut().zip(units).with_max_len(1);
+                    pairs.for_each(|(block, unit)| work(block, unit));
+                };
+                match pool {
+                    Some(pool) => pool.install(parallel),
+                    None => parallel(),
+                }
+            }
+            for ((block, lanes), &(piece, output)) in blocks.iter().zip(units) {
+                let chunk = condition.piece(condition.sink.chunk, piece);
+                let numbers = doubles(block, &mut converted);
+                let (rows, residuals) = numbers.split_at(self.parameters * lanes);
+                visit(Rows {
+                    condition: place,
+                    points: chunk.start..chunk.start + chunk.count,
+                    output,
+                    residuals: &residuals[..chunk.count],
+                    jacobian: rows,
+                    stride: *lanes,
+                });
+            }
+        }
+        for (block, _) in blocks {
+            give_back(&self.blocks, block);
+        }
     }
 
     /// One row for each output: √w Σ q r.
     fn integral_rows(
         &self,
+        place: usize,
         condition: &Compiled<T>,
-        theta: &[f64],
-        mut visit: impl FnMut(Rows<'_>),
+        weights: &Weights<T>,
+        visit: &mut dyn FnMut(Rows<'_>),
     ) {
-        let mut weights = Weights::default();
-        weights.load(theta, &self.weights.keys);
         let mut workspace: Workspace<T> = take(&self.workspaces);
         let root_weight = condition.weight.sqrt();
-        for output in 0..condition.gradient.plan.roots.len() {
+        let (plan, layouts) = (&condition.gradient.plan, &condition.gradient.layouts);
+        for (output, root) in plan.roots.iter().enumerate() {
             let mut row = vec![T::ZERO; self.parameters];
             let mut integral = 0.0;
             for chunk in 0..condition.points.div_ceil(condition.chunk) {
-                let chunk = condition.chunk(chunk);
-                let replay = self.replay(&condition.gradient, chunk.count, &weights);
+                let chunk = condition.piece(condition.chunk, chunk);
+                let replay = self.replay(plan, layouts, chunk.count, weights);
                 replay.forward(chunk, &mut workspace);
                 replay.clear_seeds(&mut workspace);
-                let root = &replay.plan.roots[output];
                 if let Some(residual) = replay.residual(root, &workspace) {
                     integral += condition.sum(residual, chunk.start, chunk.count);
                 }
@@ -1101,6 +1601,7 @@ impl<T: Real> Runner<T> {
             }
             let row: Vec<f64> = row.iter().map(|x| x.to_f64()).collect();
             visit(Rows {
+                condition: place,
                 points: 0..1,
                 output,
                 residuals: &[root_weight * integral],
@@ -1137,21 +1638,21 @@ impl<T: Real> Runner<T> {
         let tape = equation.tape();
         let mut keys = self.weights.clone();
         let plan = Plan::new(tape, equation.held(), &mut keys, Sweep::Inspect);
-        let planned = Planned::new::<T>(plan, condition.chunk, condition.points);
+        let layouts = Layouts::new::<T>(&plan, condition.chunk, condition.points);
         let mut weights = Weights::default();
         weights.load(theta, &keys.keys);
         let mut workspace = Workspace::default();
         for chunk in 0..condition.points.div_ceil(condition.chunk) {
-            let chunk = condition.chunk(chunk);
+            let chunk = condition.piece(condition.chunk, chunk);
             let replay = Replay {
-                plan: &planned.plan,
-                layout: planned.layout(chunk.count),
+                plan: &plan,
+                layout: layouts.of(chunk.count),
                 keys: &keys.keys,
                 weights: &weights,
                 set: self.set,
             };
             replay.forward(chunk, &mut workspace);
-            for (root, &output) in planned.plan.roots.iter().zip(tape.roots()) {
+            for (root, &output) in plan.roots.iter().zip(tape.roots()) {
                 let Some(residual) = replay.residual(root, &workspace) else {
                     continue;
                 };
@@ -1224,6 +1725,44 @@ fn first_bad<T: Real>(
     first
 }
 
+/// `f64` numbers as they are, others converted into `room`.
+#[expect(
+    clippy::ptr_arg,
+    reason = "only a sized type can be compared with another"
+)]
+fn doubles<'a, T: Real>(numbers: &'a Vec<T>, room: &'a mut Vec<f64>) -> &'a [f64] {
+    match (numbers as &dyn Any).downcast_ref::<Vec<f64>>() {
+        Some(doubles) => doubles,
+        None => {
+            room.clear();
+            room.extend(numbers.iter().map(|x| x.to_f64()));
+            room
+        }
+    }
+}
+
+/// s = J·v, then sums += Jᵀ·s, of one block of rows.
+struct Products<'a, T> {
+    rows: &'a [T],
+    v: &'a [f64],
+    along: &'a mut [T],
+    sums: &'a mut [T],
+}
+
+impl<T: Real> Kernel for Products<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let lanes = self.along.len();
+        for (row, &factor) in self.rows.chunks_exact(lanes).zip(self.v) {
+            axpy(T::from_f64(factor), row, self.along, Mode::Accumulate);
+        }
+        for (row, total) in self.rows.chunks_exact(lanes).zip(self.sums) {
+            *total += dot(simd, row, self.along);
+        }
+    }
+}
+
 /// The most threads that an engine starts.
 const MAX_THREADS: usize = 1024;
 
@@ -1292,7 +1831,11 @@ fn choose<T: Real>(
             (None, Some(_)) => (1..=own / LANES).rev().map(|n| n * LANES).collect(),
         };
         for chunk in chunks {
-            let chunk = chunk.min(points.next_multiple_of(LANES));
+            // Where there is a budget, it counts for these points.
+            let chunk = match room {
+                Some(_) => chunk.min(points.next_multiple_of(LANES)),
+                None => chunk,
+            };
             if let Some(room) = room {
                 let plan = (
                     candidate.counts.arena_bytes::<T>(chunk) / size_of::<T>(),
@@ -1330,64 +1873,90 @@ impl<T: Real> Compiled<T> {
     fn new(
         condition: &Condition,
         weights: &mut WeightTable,
-        options: &Options,
-        set: InstructionSet,
-        room: Option<Room>,
-    ) -> Result<Self, Error> {
-        let (equation, choice) = choose::<T>(condition, options, set, room)?;
-        let sweep = if choice.recompute {
-            Sweep::Recompute
-        } else {
-            Sweep::Reverse
+        (equation, choice): (Equation, ConditionPlan),
+        parameters: usize,
+    ) -> Self {
+        let sweep = match choice.recompute {
+            false => Sweep::Reverse,
+            true => Sweep::Recompute,
         };
         let gradient = Plan::new(equation.tape(), equation.held(), weights, sweep);
         let value = Plan::new(equation.tape(), equation.held(), weights, Sweep::Forward);
-        let points = condition.points.len();
-        let convert = |list: &[f64]| list.iter().map(|&x| T::from_f64(x)).collect();
-        let chunk = choice.chunk;
-        let column = |name: &String| {
-            let values = condition.points.column(name).unwrap_or_default();
-            convert(values)
-        };
-        Ok(Self {
+        let mut compiled = Self {
             name: condition.name.clone(),
             recorded: condition.equation.clone(),
-            choice,
-            gradient: Planned::new::<T>(gradient, chunk, points),
-            value: Planned::new::<T>(value, chunk, points),
-            coordinates: (0..condition.points.dimension())
-                .map(|c| convert(condition.points.coordinate(c)))
-                .collect(),
-            columns: equation.columns().iter().map(column).collect(),
             equation,
-            points,
-            chunk,
-            weight: condition.weight,
-            point_weights: condition.point_weights.clone(),
+            most: choice.chunk,
+            choice,
+            parameters,
+            sink: RowPlan::new(&gradient, &weights.keys, parameters),
+            gradient: Planned::new(gradient),
+            value: Planned::new(value),
+            coordinates: Vec::new(),
+            columns: Vec::new(),
+            points: 0,
+            chunk: 0,
+            weight: 0.0,
+            point_weights: None,
             measure: condition.measure,
-        })
+        };
+        compiled.take(condition);
+        compiled
     }
 
-    fn chunk(&self, index: usize) -> Chunk<'_, T> {
-        let start = index * self.chunk;
+    /// Takes over points and weights, and lays the plans out for so many points.
+    fn take(&mut self, condition: &Condition) {
+        let points = condition.points.len();
+        let chunk = self.most.min(points.next_multiple_of(LANES));
+        self.choice.chunk = chunk;
+        if (points, chunk) != (self.points, self.chunk) {
+            for planned in [&mut self.gradient, &mut self.value] {
+                planned.layouts = Layouts::new::<T>(&planned.plan, chunk, points);
+            }
+            let size = RowPlan::block::<T>(chunk, self.parameters);
+            self.sink.chunk = size;
+            self.sink.layouts = Layouts::new::<T>(&self.gradient.plan, size, points);
+        }
+        let convert = |list: &[f64]| list.iter().map(|&x| T::from_f64(x)).collect();
+        let column = |name: &String| convert(condition.points.column(name).unwrap_or_default());
+        self.coordinates = (0..condition.points.dimension())
+            .map(|c| convert(condition.points.coordinate(c)))
+            .collect();
+        self.columns = self.equation.columns().iter().map(column).collect();
+        (self.points, self.chunk) = (points, chunk);
+        self.weight = condition.weight;
+        self.point_weights.clone_from(&condition.point_weights);
+    }
+
+    /// The points of one of the pieces of a size.
+    fn piece(&self, size: usize, index: usize) -> Chunk<'_, T> {
+        let start = index * size;
         Chunk {
             coordinates: &self.coordinates,
             columns: &self.columns,
             start,
-            count: self.chunk.min(self.points - start),
+            count: size.min(self.points - start),
         }
     }
 
-    fn set_weight(&mut self, weight: f64) -> Result<(), Error> {
-        check_weight(&self.name, self.measure, weight)?;
-        self.weight = weight;
-        Ok(())
+    /// Gauss-Newton rows: one for each residual at each point, or for each integral.
+    fn rows(&self) -> usize {
+        let outputs = self.value.plan.roots.len();
+        match self.measure {
+            Measure::Integral => outputs,
+            _ => self.points * outputs,
+        }
     }
 
-    fn set_point_weights(&mut self, weights: &[f64]) -> Result<(), Error> {
-        check_point_weights(&self.name, weights, self.points)?;
-        self.point_weights = Some(weights.to_vec());
-        Ok(())
+    /// The place of a Gauss-Newton row among those of the condition.
+    fn row(&self, point: usize, output: usize) -> usize {
+        if self.measure == Measure::Integral {
+            return output;
+        }
+        let block = self.sink.chunk;
+        let start = point / block * block;
+        let count = block.min(self.points - start);
+        start * self.value.plan.roots.len() + output * count + (point - start)
     }
 
     fn point_weight(&self, point: usize) -> f64 {
@@ -1423,7 +1992,11 @@ impl<T: Real> Compiled<T> {
 
     /// The scale of a Gauss-Newton row.
     fn scale(&self, point: usize) -> f64 {
-        (self.weight * self.point_weight(point) / self.points as f64).sqrt()
+        let weight = self.point_weight(point);
+        match self.measure {
+            Measure::Integral => self.weight.sqrt() * weight,
+            _ => (self.weight * weight / self.points as f64).sqrt(),
+        }
     }
 }
 

@@ -332,6 +332,32 @@ pub enum Error {
         /// The value.
         value: f64,
     },
+    /// Gauss-Newton rows of something that is no sum of squares.
+    #[error(
+        "condition `{condition}` is an energy, which has no Gauss-Newton rows; use a method of \
+         gradients alone, such as Adam, L-BFGS or SSBroyden"
+    )]
+    NoRows {
+        /// The condition.
+        condition: String,
+    },
+    /// An optimiser without a state to save.
+    #[error(
+        "`{what}` cannot be part of a checkpoint: it has no snapshot; implement \
+         `Optimizer::snapshot` and `restore`, or train without checkpoints"
+    )]
+    NoSnapshot {
+        /// The optimiser.
+        what: String,
+    },
+    /// Bytes that are not what they should be.
+    #[error("these bytes are no state of {what}: {reason}; load what the same program saved")]
+    Foreign {
+        /// What was expected.
+        what: String,
+        /// Why they are not.
+        reason: String,
+    },
     /// A file that could not be written or read.
     #[error("{path}: {reason}")]
     File {

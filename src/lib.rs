@@ -60,6 +60,7 @@ pub mod course {
 struct Readme;
 
 pub mod ansatz;
+pub mod checkpoint;
 pub mod count;
 pub mod domain;
 pub mod dual;
@@ -94,11 +95,14 @@ pub use kernel::simd::InstructionSet;
 pub use lower::Lowering;
 pub use model::Model;
 pub use network::{Activation, Architecture, Init, Mlp};
-pub use optim::{Adam, GradientDescent, Optimizer, Schedule};
+pub use optim::{
+    Adam, GaussNewtonCg, GradientDescent, Lbfgs, LevenbergMarquardt, Minimizer, Objective,
+    Optimizer, Schedule, Spring, SsBroyden,
+};
 pub use parameters::{Block, Coefficient, Parameters};
 pub use points::{Points, Quadrature};
 pub use problem::{Condition, Measure, Problem};
 pub use real::Real;
 pub use record::{Equation, Field, Mask, data, detach, select};
 pub use sample::{Design, Sampler, SamplerState};
-pub use train::{History, Report, State, Stop, Train};
+pub use train::{History, Report, Source, Stage, StageReport, State, Stop, Train};

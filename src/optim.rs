@@ -1,7 +1,236 @@
-//! Optimisers: what a gradient does to the parameters, and how the rate changes.
+//! Optimisers: how parameters change to make a loss small.
 //! Knows nothing of equations, points or the loop that calls it.
+//!
+//! An [`Objective`] gives a loss, its gradient and, where it is a sum of squares, the rows
+//! of its Jacobian; [`Engine`](crate::Engine) is one. A [`Minimizer`] makes a step on it. A
+//! method that needs one gradient a step is an [`Optimizer`], and thereby a minimiser.
+//!
+//! | method | for | memory | a step |
+//! | --- | --- | --- | --- |
+//! | [`LevenbergMarquardt`] | up to some 3,000 parameters: the method for high accuracy | n² | rows, and some 2 N n² + 3 n³ operations |
+//! | [`SsBroyden`] | up to some 5,000 parameters; any loss | n² | a gradient or two, and 3 n² numbers to read |
+//! | [`Spring`] | fewer residuals than parameters | N n | rows, N² n operations |
+//! | [`GaussNewtonCg`] | many parameters | n | a sweep over the rows for each inner iteration |
+//! | [`Lbfgs`] | many parameters; any loss | 2 m n | a gradient or two |
+//! | [`Adam`] | the first steps; new points at each step | 2 n | a gradient |
 
+use crate::engine::Rows;
 use crate::error::Error;
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+mod dense;
+mod first_order;
+mod gauss_newton;
+mod last_layer;
+mod levenberg_marquardt;
+mod line_search;
+mod objective;
+mod quasi_newton;
+mod schedule;
+mod spring;
+
+pub use first_order::{Adam, GradientDescent};
+pub use gauss_newton::GaussNewtonCg;
+pub use last_layer::fit_last_layer;
+pub use levenberg_marquardt::LevenbergMarquardt;
+pub use quasi_newton::{Lbfgs, SsBroyden};
+pub use schedule::Schedule;
+pub use spring::Spring;
+
+/// A loss to be made small.
+///
+/// ```
+/// use dualtape::optim::{Iterate, Lbfgs, Minimizer, Objective};
+/// use dualtape::Error;
+///
+/// /// (1 - x)² + 100 (y - x²)²
+/// struct Rosenbrock;
+///
+/// impl Objective for Rosenbrock {
+///     fn parameters(&self) -> usize {
+///         2
+///     }
+///     fn gradient(&self, theta: &[f64], gradient: &mut [f64]) -> Result<f64, Error> {
+///         let (x, y) = (theta[0], theta[1]);
+///         let (a, b) = (1.0 - x, y - x * x);
+///         gradient.copy_from_slice(&[-2.0 * a - 400.0 * x * b, 200.0 * b]);
+///         Ok(a * a + 100.0 * b * b)
+///     }
+/// }
+///
+/// let mut theta = [-1.2, 1.0];
+/// let mut gradient = [0.0; 2];
+/// let mut method = Lbfgs::default();
+/// for _ in 0..60 {
+///     let loss = Rosenbrock.gradient(&theta, &mut gradient)?;
+///     let at = Iterate { theta: &mut theta, loss, gradient: &gradient };
+///     if method.step(&Rosenbrock, at)?.is_some() {
+///         break;
+///     }
+/// }
+/// assert!(Rosenbrock.value(&theta)? < 1e-20);
+/// # Ok::<(), Error>(())
+/// ```
+pub trait Objective: Sync {
+    /// How many parameters it has.
+    fn parameters(&self) -> usize;
+
+    /// The loss and, into `gradient`, its derivatives.
+    ///
+    /// # Errors
+    /// A loss or gradient that is not finite; lengths that do not fit.
+    fn gradient(&self, theta: &[f64], gradient: &mut [f64]) -> Result<f64, Error>;
+
+    /// The loss.
+    ///
+    /// # Errors
+    /// As [`gradient`](Self::gradient).
+    fn value(&self, theta: &[f64]) -> Result<f64, Error> {
+        self.gradient(theta, &mut vec![0.0; self.parameters()])
+    }
+
+    /// How many residuals r the loss Σ r² adds up.
+    ///
+    /// # Errors
+    /// A loss that is no sum of squares.
+    fn row_count(&self) -> Result<usize, Error> {
+        Err(Error::NoRows {
+            condition: "the objective".to_owned(),
+        })
+    }
+
+    /// Hands out residuals r and rows of their Jacobian J, block by block: the loss is Σ r²,
+    /// its gradient 2 Jᵀr. The blocks and their order are the same at each call.
+    ///
+    /// # Errors
+    /// A loss that is no sum of squares; lengths that do not fit.
+    fn rows(&self, theta: &[f64], visit: &mut dyn FnMut(Rows<'_>)) -> Result<(), Error> {
+        let _ = (theta, visit);
+        self.row_count().map(|_| ())
+    }
+
+    /// The residuals alone, in the order of [`rows`](Self::rows); those that are not finite
+    /// as they are.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows).
+    fn residuals(&self, theta: &[f64]) -> Result<Vec<f64>, Error> {
+        let mut residuals = Vec::with_capacity(self.row_count()?);
+        self.rows(theta, &mut |rows| residuals.extend(rows.residuals))?;
+        Ok(residuals)
+    }
+
+    /// Jᵀ·s, for one number a residual.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows).
+    fn transposed(&self, theta: &[f64], s: &[f64]) -> Result<Vec<f64>, Error> {
+        let mut product = vec![0.0; self.parameters()];
+        let mut start = 0;
+        self.rows(theta, &mut |rows| {
+            let s = &s[start..start + rows.residuals.len()];
+            start += s.len();
+            for (index, sum) in product.iter_mut().enumerate() {
+                *sum += dot(rows.parameter(index), s);
+            }
+        })?;
+        Ok(product)
+    }
+
+    /// JᵀJ·v.
+    ///
+    /// # Errors
+    /// As [`rows`](Self::rows).
+    fn gauss_newton(&self, theta: &[f64], v: &[f64]) -> Result<Vec<f64>, Error> {
+        let mut product = vec![0.0; v.len()];
+        self.rows(theta, &mut |rows| {
+            let mut along = vec![0.0; rows.residuals.len()];
+            for (index, factor) in v.iter().enumerate() {
+                for (sum, x) in along.iter_mut().zip(rows.parameter(index)) {
+                    *sum += factor * x;
+                }
+            }
+            for (index, sum) in product.iter_mut().enumerate() {
+                let terms = rows.parameter(index).iter().zip(&along);
+                *sum += terms.map(|(x, s)| x * s).sum::<f64>();
+            }
+        })?;
+        Ok(product)
+    }
+
+    /// Runs `work` on the threads that the objective uses.
+    fn within(&self, work: &mut (dyn FnMut() + Send)) {
+        work();
+    }
+}
+
+/// Where a step starts: parameters to be changed, with the loss and its gradient there.
+#[derive(Debug)]
+pub struct Iterate<'a> {
+    /// The parameters.
+    pub theta: &'a mut [f64],
+    /// The loss at them.
+    pub loss: f64,
+    /// Its gradient there.
+    pub gradient: &'a [f64],
+}
+
+/// Why a minimiser cannot go on. The parameters are then as they were, bit for bit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Halt {
+    /// The gradient is 0.
+    Stationary,
+    /// No length of step along a direction of descent makes the loss smaller enough: the
+    /// loss has reached the rounding of its terms, or the gradient is wrong.
+    LineSearch,
+    /// No damping, however large, makes the loss smaller: it has reached the rounding of
+    /// its terms.
+    NoDecrease,
+}
+
+impl fmt::Display for Halt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stationary => "the gradient is zero",
+            Self::LineSearch => "the line search found no decrease",
+            Self::NoDecrease => "no damping gives a decrease",
+        })
+    }
+}
+
+/// A method that makes steps on an [`Objective`].
+pub trait Minimizer {
+    /// Its name, for reports.
+    fn name(&self) -> &'static str;
+
+    /// What the history shows as `rate`: the rate of the next step, or the length or damping
+    /// of the last one.
+    fn rate(&self) -> f64;
+
+    /// One step: changes the parameters, or says why not.
+    ///
+    /// # Errors
+    /// Lengths that do not fit, an objective that lacks what the method needs; the
+    /// parameters are then unchanged.
+    fn step(&mut self, objective: &dyn Objective, at: Iterate<'_>) -> Result<Option<Halt>, Error>;
+
+    /// Back to the state before the first step.
+    fn reset(&mut self);
+
+    /// As [`Optimizer::loss_changed`].
+    fn loss_changed(&mut self) {}
+
+    /// As [`Optimizer::snapshot`].
+    fn snapshot(&self) -> Option<Vec<u8>>;
+
+    /// As [`Optimizer::restore`].
+    ///
+    /// # Errors
+    /// A snapshot of something else.
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), Error>;
+}
 
 /// A first-order method: keeps its state, and changes the parameters by a gradient.
 ///
@@ -41,328 +270,72 @@ pub trait Optimizer {
     /// Methods that compare gradients of different steps forget them here; averages, as in
     /// [`Adam`], stay.
     fn loss_changed(&mut self) {}
-}
 
-/// How the rate of an optimiser changes: a factor for each step.
-///
-/// ```
-/// use dualtape::optim::{Adam, Schedule};
-///
-/// let schedule = Schedule::cosine(1000, 0.01)?.warm_up(10)?;
-/// assert_eq!(schedule.factor(4), 0.5);
-/// assert_eq!(schedule.factor(10), 1.0);
-/// assert_eq!(schedule.factor(5000), 0.01);
-/// let adam = Adam::new(1e-3)?.schedule(schedule);
-/// # Ok::<(), dualtape::Error>(())
-/// ```
-#[derive(Debug, Clone, PartialEq, Default)]
-#[non_exhaustive]
-pub enum Schedule {
-    /// 1 throughout.
-    #[default]
-    Constant,
-    /// `factor^(step / every)`, smoothly.
-    Exponential {
-        /// The factor.
-        factor: f64,
-        /// After how many steps it is reached.
-        every: usize,
-    },
-    /// Half a cosine from 1 down to `floor` over `steps`, then `floor`.
-    Cosine {
-        /// How many steps it takes.
-        steps: usize,
-        /// The last factor.
-        floor: f64,
-    },
-    /// From each step on, its factor; 1 before the first.
-    Piecewise(Vec<(usize, f64)>),
-    /// Linearly up to 1 in `steps`, then another schedule from its beginning.
-    WarmUp {
-        /// How many steps it takes.
-        steps: usize,
-        /// What follows.
-        then: Box<Schedule>,
-    },
-}
-
-impl Schedule {
-    /// Multiplies the rate by `factor` in every `every` steps, smoothly.
-    ///
-    /// # Errors
-    /// A factor that is not positive and finite, `every` = 0.
-    pub fn exponential(factor: f64, every: usize) -> Result<Self, Error> {
-        positive("the factor of an exponential schedule", factor)?;
-        at_least_one("the period of an exponential schedule", every)?;
-        Ok(Self::Exponential { factor, every })
+    /// Everything that the next steps depend on, for a checkpoint;
+    /// [`encode`](crate::checkpoint::encode) makes it of anything serialisable. `None`: the
+    /// method cannot be part of a checkpoint.
+    fn snapshot(&self) -> Option<Vec<u8>> {
+        None
     }
 
-    /// Half a cosine from 1 down to `floor` over `steps`.
+    /// Back to the state of a snapshot.
     ///
     /// # Errors
-    /// A floor outside [0, 1], no steps.
-    pub fn cosine(steps: usize, floor: f64) -> Result<Self, Error> {
-        at_least_one("the length of a cosine schedule", steps)?;
-        within(
-            "the floor of a cosine schedule",
-            floor,
-            (0.0..=1.0).contains(&floor),
-            "a factor from 0 to 1",
-        )?;
-        Ok(Self::Cosine { steps, floor })
-    }
-
-    /// From each step on, its factor; 1 before the first.
-    ///
-    /// ```
-    /// use dualtape::optim::Schedule;
-    ///
-    /// let schedule = Schedule::piecewise(&[(100, 0.1), (200, 0.01)])?;
-    /// assert_eq!([99, 100, 500].map(|step| schedule.factor(step)), [1.0, 0.1, 0.01]);
-    /// # Ok::<(), dualtape::Error>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Steps that do not increase, factors that are not positive and finite.
-    pub fn piecewise(pieces: &[(usize, f64)]) -> Result<Self, Error> {
-        for (_, factor) in pieces {
-            positive("a factor of a piecewise schedule", *factor)?;
-        }
-        if let Some(pair) = pieces.windows(2).find(|pair| pair[0].0 >= pair[1].0) {
-            return Err(Error::OutOfRange {
-                what: "the steps of a piecewise schedule".to_owned(),
-                given: format!("{} and then {}", pair[0].0, pair[1].0),
-                expected: "each must be greater than the one before".to_owned(),
-            });
-        }
-        Ok(Self::Piecewise(pieces.to_vec()))
-    }
-
-    /// First linearly up to 1 in `steps`, then this schedule from its beginning.
-    ///
-    /// # Errors
-    /// No steps.
-    pub fn warm_up(self, steps: usize) -> Result<Self, Error> {
-        at_least_one("the length of a warm-up", steps)?;
-        Ok(Self::WarmUp {
-            steps,
-            then: Box::new(self),
+    /// A snapshot of something else.
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), Error> {
+        let _ = snapshot;
+        Err(Error::NoSnapshot {
+            what: self.name().to_owned(),
         })
     }
-
-    /// The factor for a step, counted from 0.
-    pub fn factor(&self, step: usize) -> f64 {
-        match self {
-            Self::Constant => 1.0,
-            Self::Exponential { factor, every } => factor.powf(step as f64 / *every as f64),
-            Self::Cosine { steps, floor } => {
-                let share = (step as f64 / *steps as f64).min(1.0);
-                floor + (1.0 - floor) * 0.5 * (1.0 + (std::f64::consts::PI * share).cos())
-            }
-            Self::Piecewise(pieces) => {
-                let last = pieces.iter().rev().find(|(from, _)| *from <= step);
-                last.map_or(1.0, |(_, factor)| *factor)
-            }
-            Self::WarmUp { steps, .. } if step < *steps => (step + 1) as f64 / *steps as f64,
-            Self::WarmUp { steps, then } => then.factor(step - steps),
-        }
-    }
 }
 
-/// Gradient descent: θ ← θ − rate · gradient.
-///
-/// ```
-/// use dualtape::optim::{GradientDescent, Optimizer};
-///
-/// let mut theta = [1.0, 2.0];
-/// GradientDescent::new(0.5)?.step(&mut theta, &[1.0, -1.0])?;
-/// assert_eq!(theta, [0.5, 2.5]);
-/// # Ok::<(), dualtape::Error>(())
-/// ```
-#[derive(Debug, Clone, PartialEq)]
-pub struct GradientDescent {
-    rate: f64,
-    schedule: Schedule,
-    steps: usize,
-}
-
-impl GradientDescent {
-    /// Gradient descent with a rate.
-    ///
-    /// # Errors
-    /// A rate that is not positive and finite.
-    pub fn new(rate: f64) -> Result<Self, Error> {
-        positive("the rate of gradient descent", rate)?;
-        Ok(Self {
-            rate,
-            schedule: Schedule::Constant,
-            steps: 0,
-        })
-    }
-
-    /// How the rate changes.
-    #[must_use]
-    pub fn schedule(mut self, schedule: Schedule) -> Self {
-        self.schedule = schedule;
-        self
-    }
-}
-
-impl Optimizer for GradientDescent {
+impl<O: Optimizer + ?Sized> Minimizer for O {
     fn name(&self) -> &'static str {
-        "gradient descent"
+        Optimizer::name(self)
     }
-
     fn rate(&self) -> f64 {
-        self.rate * self.schedule.factor(self.steps)
+        Optimizer::rate(self)
     }
-
-    fn step(&mut self, theta: &mut [f64], gradient: &[f64]) -> Result<(), Error> {
-        same_length(theta, gradient)?;
-        let rate = self.rate();
-        for (p, g) in theta.iter_mut().zip(gradient) {
-            *p -= rate * g;
-        }
-        self.steps += 1;
-        Ok(())
+    fn step(&mut self, _: &dyn Objective, at: Iterate<'_>) -> Result<Option<Halt>, Error> {
+        Optimizer::step(self, at.theta, at.gradient)?;
+        Ok(None)
     }
-
     fn reset(&mut self) {
-        self.steps = 0;
+        Optimizer::reset(self);
+    }
+    fn loss_changed(&mut self) {
+        Optimizer::loss_changed(self);
+    }
+    fn snapshot(&self) -> Option<Vec<u8>> {
+        Optimizer::snapshot(self)
+    }
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), Error> {
+        Optimizer::restore(self, snapshot)
     }
 }
 
-/// Adam (Kingma and Ba 2015) with bias correction:
-/// m ← β₁ m + (1 − β₁) g, v ← β₂ v + (1 − β₂) g², and
-/// θ ← θ − rate · m/(1 − β₁ᵏ) / (√(v/(1 − β₂ᵏ)) + ε), with ε outside of the root.
-///
-/// ```
-/// use dualtape::optim::{Adam, Schedule};
-///
-/// let default = Adam::default(); // rate 1e-3, β 0.9 and 0.999, ε 1e-8
-/// let other = Adam::new(5e-3)?
-///     .betas(0.9, 0.99)?
-///     .epsilon(1e-12)?
-///     .schedule(Schedule::exponential(0.5, 1000)?);
-/// assert!(Adam::new(-1.0).is_err());
-/// # Ok::<(), dualtape::Error>(())
-/// ```
-#[derive(Debug, Clone, PartialEq)]
-pub struct Adam {
-    rate: f64,
-    beta1: f64,
-    beta2: f64,
-    epsilon: f64,
-    schedule: Schedule,
-    steps: usize,
-    /// β₁ᵏ and β₂ᵏ after k steps.
-    powers: (f64, f64),
-    first: Vec<f64>,
-    second: Vec<f64>,
-}
-
-impl Default for Adam {
-    fn default() -> Self {
-        Self {
-            rate: 1e-3,
-            beta1: 0.9,
-            beta2: 0.999,
-            epsilon: 1e-8,
-            schedule: Schedule::Constant,
-            steps: 0,
-            powers: (1.0, 1.0),
-            first: Vec::new(),
-            second: Vec::new(),
-        }
+/// The loss at a trial point: infinite where it is not finite, since that is no error of
+/// the user's.
+fn trial(loss: Result<f64, Error>) -> Result<f64, Error> {
+    match loss {
+        Ok(loss) if loss.is_nan() => Ok(f64::INFINITY),
+        Err(
+            Error::NonFinite { .. }
+            | Error::NonFiniteGradient { .. }
+            | Error::NonFiniteInput { .. }
+            | Error::OutOfRange { .. },
+        ) => Ok(f64::INFINITY),
+        other => other,
     }
 }
 
-impl Adam {
-    /// Adam with a rate and the usual other settings.
-    ///
-    /// # Errors
-    /// A rate that is not positive and finite.
-    pub fn new(rate: f64) -> Result<Self, Error> {
-        positive("the rate of Adam", rate)?;
-        Ok(Self {
-            rate,
-            ..Self::default()
-        })
-    }
-
-    /// The decay of the two averages, 0.9 and 0.999 if not given.
-    ///
-    /// # Errors
-    /// Numbers outside [0, 1).
-    pub fn betas(mut self, beta1: f64, beta2: f64) -> Result<Self, Error> {
-        for (name, beta) in [("beta1", beta1), ("beta2", beta2)] {
-            within(
-                &format!("{name} of Adam"),
-                beta,
-                (0.0..1.0).contains(&beta),
-                "a number from 0 to less than 1",
-            )?;
-        }
-        (self.beta1, self.beta2) = (beta1, beta2);
-        Ok(self)
-    }
-
-    /// What is added to the root, 1e-8 if not given.
-    ///
-    /// # Errors
-    /// A number that is not positive and finite.
-    pub fn epsilon(mut self, epsilon: f64) -> Result<Self, Error> {
-        positive("epsilon of Adam", epsilon)?;
-        self.epsilon = epsilon;
-        Ok(self)
-    }
-
-    /// How the rate changes.
-    #[must_use]
-    pub fn schedule(mut self, schedule: Schedule) -> Self {
-        self.schedule = schedule;
-        self
-    }
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
-impl Optimizer for Adam {
-    fn name(&self) -> &'static str {
-        "Adam"
-    }
-
-    fn rate(&self) -> f64 {
-        self.rate * self.schedule.factor(self.steps)
-    }
-
-    fn step(&mut self, theta: &mut [f64], gradient: &[f64]) -> Result<(), Error> {
-        same_length(theta, gradient)?;
-        if self.steps == 0 {
-            self.first.clear();
-            self.first.resize(theta.len(), 0.0);
-            self.second.clone_from(&self.first);
-        } else if theta.len() != self.first.len() {
-            let what = "parameters of Adam, whose averages have their length";
-            return Err(Error::length(what, theta.len(), self.first.len()));
-        }
-        let rate = self.rate();
-        let (beta1, beta2, epsilon) = (self.beta1, self.beta2, self.epsilon);
-        self.steps += 1;
-        self.powers = (self.powers.0 * beta1, self.powers.1 * beta2);
-        let step = rate / (1.0 - self.powers.0);
-        let root = (1.0 - self.powers.1).sqrt();
-        let averages = self.first.iter_mut().zip(&mut self.second);
-        for ((p, g), (m, v)) in theta.iter_mut().zip(gradient).zip(averages) {
-            *m = beta1 * *m + (1.0 - beta1) * g;
-            *v = beta2 * *v + (1.0 - beta2) * g * g;
-            *p -= step * *m / (v.sqrt() / root + epsilon);
-        }
-        Ok(())
-    }
-
-    fn reset(&mut self) {
-        self.steps = 0;
-        self.powers = (1.0, 1.0);
-    }
+fn norm(a: &[f64]) -> f64 {
+    dot(a, a).sqrt()
 }
 
 fn within(what: &str, given: f64, good: bool, expected: &str) -> Result<(), Error> {

@@ -2,6 +2,7 @@
 //! Knows nothing of equations or domains.
 
 use crate::error::{Error, check_finite};
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 mod npy;
@@ -20,7 +21,7 @@ pub use quadrature::Quadrature;
 /// assert_eq!((points.len(), points.dimension()), (2, 2));
 /// # Ok::<(), dualtape::Error>(())
 /// ```
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Points {
     /// One list for each coordinate.
     coordinates: Vec<Vec<f64>>,

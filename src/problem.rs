@@ -133,6 +133,12 @@ impl Condition {
                 what: format!("condition `{name}`"),
             });
         }
+        self.check_points()
+    }
+
+    /// Whether points, data and weights fit the equation.
+    pub(crate) fn check_points(&self) -> Result<(), Error> {
+        let name = &self.name;
         let expected = self.equation.coordinates().len();
         if self.points.dimension() != expected {
             return Err(Error::length(
@@ -241,6 +247,16 @@ impl Problem {
             conditions,
             parameters: parameters.len(),
             blocks: parameters.blocks().to_vec(),
+        })
+    }
+
+    /// One condition, to be looked at and not trained: it may leave parameters untouched.
+    pub(crate) fn watched(parameters: &Parameters, condition: &Condition) -> Result<Self, Error> {
+        condition.check(parameters)?;
+        Ok(Self {
+            conditions: vec![condition.clone()],
+            parameters: parameters.len(),
+            blocks: Vec::new(),
         })
     }
 

@@ -118,8 +118,13 @@ impl<T: Real> Chunk<'_, T> {
 pub(crate) enum Sink<'a, T> {
     /// Added up over the points: one number for each parameter.
     Gradient(&'a mut [T]),
-    /// One row of lanes for each parameter.
-    Rows(&'a mut [T]),
+    /// One row of lanes for each parameter. Steps that are the first to write their
+    /// parameters overwrite, others add.
+    Rows {
+        rows: &'a mut [T],
+        /// For each step of the reverse sweep, whether it is.
+        first: &'a [bool],
+    },
 }
 
 /// A plan with its layout and parameters, ready for chunks.
@@ -990,12 +995,12 @@ impl<T: Real> Kernel for Reverse<'_, T> {
         let arena = workspace.arena.as_mut();
         let scratch = workspace.scratch.as_mut();
         let elemental = &mut workspace.elemental;
-        for step in &replay.plan.reverse {
+        for (index, step) in replay.plan.reverse.iter().enumerate() {
             match step {
                 Step::Compose { .. } | Step::Family { .. } => {
                     elemental_step(simd, &replay, step, arena, scratch, elemental);
                 }
-                _ => reverse_step(simd, &replay, step, arena, scratch, &mut sink),
+                _ => reverse_step(simd, &replay, index, step, arena, scratch, &mut sink),
             }
         }
     }
@@ -1005,6 +1010,7 @@ impl<T: Real> Kernel for Reverse<'_, T> {
 fn reverse_step<T: Real, S: Isa>(
     simd: S,
     replay: &Replay<'_, T>,
+    index: usize,
     step: &Step,
     arena: &mut [T],
     scratch: &mut [T],
@@ -1050,6 +1056,7 @@ fn reverse_step<T: Real, S: Isa>(
             on(
                 simd,
                 WeightAdjoint {
+                    index,
                     key,
                     bias: *bias,
                     value: *value,
@@ -1139,6 +1146,7 @@ fn reverse_step<T: Real, S: Isa>(
             on(
                 simd,
                 TransposedWeightAdjoint {
+                    index,
                     key: replay.keys[*weight],
                     runs,
                     columns,
@@ -1152,17 +1160,20 @@ fn reverse_step<T: Real, S: Isa>(
                 },
             );
         }
-        Step::ParameterAdjoint { adjoint, index } => {
+        Step::ParameterAdjoint {
+            adjoint,
+            index: parameter,
+        } => {
             let row = &arena[replay.range(*adjoint)][..lanes];
             match sink {
-                Sink::Gradient(gradient) => gradient[*index] += sum(simd, row),
-                Sink::Rows(rows) => {
-                    axpy(
-                        T::ONE,
-                        row,
-                        &mut rows[index * lanes..][..lanes],
-                        Mode::Accumulate,
-                    );
+                Sink::Gradient(gradient) => gradient[*parameter] += sum(simd, row),
+                Sink::Rows { rows, first } => {
+                    let mode = match first[index] {
+                        true => Mode::Overwrite,
+                        false => Mode::Accumulate,
+                    };
+                    let out = &mut rows[parameter * lanes..][..lanes];
+                    axpy(T::ONE, row, out, mode);
                 }
             }
         }
@@ -1265,6 +1276,8 @@ impl<T: Real> Kernel for InputAdjoint<'_, T> {
 }
 
 struct WeightAdjoint<'a, 's, T> {
+    /// Of the step.
+    index: usize,
     key: WeightKey,
     bias: Option<usize>,
     value: Option<usize>,
@@ -1327,22 +1340,15 @@ impl<T: Real> Kernel for WeightAdjoint<'_, '_, T> {
                     }
                 }
             }
-            Sink::Rows(rows) => {
+            Sink::Rows { rows, first } => {
+                let first = first[self.index];
                 for row in 0..key.rows {
                     let zbar = zbar_rows.of(zbar, row);
                     for column in 0..key.columns {
                         let a = self.a_rows.of(self.a, column);
                         let at = (key.offset + row * key.columns + column) * lanes;
                         let out = &mut rows[at..at + lanes];
-                        for run in self.runs {
-                            for plane in 0..run.len {
-                                let z = &zbar[(run.dst + plane) * lanes..][..lanes];
-                                let a = &a[(run.src + plane) * lanes..][..lanes];
-                                for ((out, &z), &a) in out.iter_mut().zip(z).zip(a) {
-                                    *out += z * a;
-                                }
-                            }
-                        }
+                        row_of_products(simd, self.runs, zbar, a, out, first);
                     }
                     for ColumnSum { place, parts } in self.columns {
                         for &(column, factor) in parts {
@@ -1355,13 +1361,15 @@ impl<T: Real> Kernel for WeightAdjoint<'_, '_, T> {
                             );
                         }
                     }
-                    if let (Some(bias), Some(place)) = (self.bias, self.value) {
-                        axpy(
-                            T::ONE,
-                            &zbar[place * lanes..][..lanes],
-                            &mut rows[(bias + row) * lanes..][..lanes],
-                            Mode::Accumulate,
-                        );
+                    if let Some(bias) = self.bias {
+                        let out = &mut rows[(bias + row) * lanes..][..lanes];
+                        if first {
+                            out.fill(T::ZERO);
+                        }
+                        if let Some(place) = self.value {
+                            let zbar = &zbar[place * lanes..][..lanes];
+                            axpy(T::ONE, zbar, out, Mode::Accumulate);
+                        }
                     }
                 }
             }
@@ -1369,8 +1377,48 @@ impl<T: Real> Kernel for WeightAdjoint<'_, '_, T> {
     }
 }
 
+/// Σ z·a over the planes of the runs, lane by lane: the row of one weight.
+#[inline(always)]
+fn row_of_products<T: Real, S: Isa>(
+    simd: S,
+    runs: &[Run],
+    z: &[T],
+    a: &[T],
+    out: &mut [T],
+    first: bool,
+) {
+    /// Vectors that are added up in registers.
+    const GROUP: usize = 4;
+    let lanes = out.len();
+    let group = GROUP * T::lanes::<S>();
+    let zero = T::splat(simd, T::ZERO);
+    let mut start = 0;
+    while start < lanes {
+        let len = group.min(lanes - start);
+        let (out, _) = T::as_vectors_mut::<S>(&mut out[start..start + len]);
+        let mut sums = [zero; GROUP];
+        if !first {
+            sums[..out.len()].copy_from_slice(out);
+        }
+        for run in runs {
+            for plane in 0..run.len {
+                let z = &z[(run.dst + plane) * lanes + start..][..len];
+                let a = &a[(run.src + plane) * lanes + start..][..len];
+                let (z, a) = (T::as_vectors::<S>(z).0, T::as_vectors::<S>(a).0);
+                for ((sum, &z), &a) in sums.iter_mut().zip(z).zip(a) {
+                    *sum = T::mul_add(simd, z, a, *sum);
+                }
+            }
+        }
+        out.copy_from_slice(&sums[..out.len()]);
+        start += len;
+    }
+}
+
 /// W̄ of Wᵀ·a: rows of a and of z̄ change places.
 struct TransposedWeightAdjoint<'a, 's, T> {
+    /// Of the step.
+    index: usize,
     key: WeightKey,
     runs: &'a [Run],
     columns: &'a [ColumnSum],
@@ -1415,22 +1463,15 @@ impl<T: Real> Kernel for TransposedWeightAdjoint<'_, '_, T> {
                     }
                 }
             }
-            Sink::Rows(rows) => {
+            Sink::Rows { rows, first } => {
+                let first = first[self.index];
                 for column in 0..key.columns {
                     let zbar = self.zbar_rows.of(self.zbar, column);
                     let at = |row: usize| (key.offset + row * key.columns + column) * lanes;
                     for row in 0..key.rows {
                         let a = self.a_rows.of(self.a, row);
                         let out = &mut rows[at(row)..at(row) + lanes];
-                        for run in self.runs {
-                            for plane in 0..run.len {
-                                let z = &zbar[(run.dst + plane) * lanes..][..lanes];
-                                let a = &a[(run.src + plane) * lanes..][..lanes];
-                                for ((out, &z), &a) in out.iter_mut().zip(z).zip(a) {
-                                    *out += z * a;
-                                }
-                            }
-                        }
+                        row_of_products(simd, self.runs, zbar, a, out, first);
                     }
                     for ColumnSum { place, parts } in self.columns {
                         for &(row, factor) in parts {

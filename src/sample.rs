@@ -183,6 +183,9 @@ impl Sampler {
             Design::Grid | Design::Chebyshev => self.tensor(design, count),
             _ => self.scattered(design, count)?,
         };
+        if rows.is_empty() {
+            return Err(few(0, "all"));
+        }
         self.region.points(&rows)
     }
 
@@ -390,11 +393,7 @@ impl Sampler {
             let missing = count - rows.len();
             tries = tries.saturating_add(missing);
             if self.region.rejects() && tries > 1000 * (rows.len() + 10).max(count) {
-                return Err(Error::OutOfRange {
-                    what: "the share of the drawn points that belong to the domain".to_owned(),
-                    given: format!("{} of {tries}", rows.len()),
-                    expected: "combine shapes that fit each other more closely".to_owned(),
-                });
+                return Err(few(rows.len(), tries));
             }
             let cube = self.cube(design, missing, width)?;
             for n in 0..missing {
@@ -482,6 +481,17 @@ impl Sampler {
             asked = count as f64 * (made as f64 / rows.len().max(1) as f64).min(1000.0);
         }
         rows
+    }
+}
+
+/// Too few of the points that were drawn belong to the domain or side.
+fn few(kept: usize, drawn: impl std::fmt::Display) -> Error {
+    Error::OutOfRange {
+        what: "the share of the drawn points that belong to the domain".to_owned(),
+        given: format!("{kept} of {drawn}"),
+        expected: "combine shapes that fit each other more closely, or draw on a side of which \
+                   something is left"
+            .to_owned(),
     }
 }
 

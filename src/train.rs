@@ -1,19 +1,109 @@
-//! The loop: steps of an optimiser until something says stop, with history and progress.
-//! Knows nothing of equations; it sees an engine, parameters and an optimiser.
+//! The loop: steps of optimisers until something says stop, with history, progress and
+//! checkpoints. Knows nothing of equations; it sees an engine, parameters and minimisers.
 
+use crate::checkpoint::{self, decode, encode};
 use crate::engine::Engine;
 use crate::error::{Error, write_text};
-use crate::optim::Optimizer;
+use crate::optim::{Halt, Iterate, Minimizer, Objective};
 use crate::parameters::Parameters;
+use crate::problem::{Condition, Points, Problem};
+use crate::record::Equation;
+use crate::sample::Sampler;
 use indicatif::{ProgressBar, ProgressStyle};
+use serde::{Deserialize, Serialize};
 use std::fmt::{self, Write as _};
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-type Metric<'a> = Box<dyn FnMut(&Parameters) -> Result<f64, Error> + 'a>;
+type Measured<'a> = Box<dyn FnMut(&Parameters) -> Result<Vec<f64>, Error> + 'a>;
 type Callback<'a> = Box<dyn FnMut(&State<'_>) -> ControlFlow<()> + 'a>;
-type Redraw<'a> = Box<dyn FnMut(&mut Engine, &Parameters) -> Result<(), Error> + 'a>;
+
+/// Numbers that are logged now and then.
+struct Metric<'a> {
+    names: Vec<String>,
+    every: usize,
+    measure: Measured<'a>,
+}
+
+/// What changes the engine now and then, with what it draws from.
+struct Redraw<'a> {
+    every: usize,
+    drawer: Box<dyn Drawer + 'a>,
+}
+
+/// A source with the closure that draws from it.
+trait Drawer {
+    fn draw(&mut self, engine: &mut Engine, parameters: &Parameters) -> Result<(), Error>;
+    fn source(&mut self) -> &mut dyn Source;
+}
+
+struct Drawing<S, F> {
+    source: S,
+    draw: F,
+}
+
+impl<S, F> Drawer for Drawing<S, F>
+where
+    S: Source,
+    F: FnMut(&mut S, &mut Engine, &Parameters) -> Result<(), Error>,
+{
+    fn draw(&mut self, engine: &mut Engine, parameters: &Parameters) -> Result<(), Error> {
+        (self.draw)(&mut self.source, engine, parameters)
+    }
+    fn source(&mut self) -> &mut dyn Source {
+        &mut self.source
+    }
+}
+
+/// What new points are drawn from: its state is part of a checkpoint.
+pub trait Source {
+    /// Its state.
+    fn save(&self) -> Vec<u8>;
+
+    /// Back to a state.
+    ///
+    /// # Errors
+    /// A state of something else.
+    fn load(&mut self, state: &[u8]) -> Result<(), Error>;
+}
+
+/// Nothing: points that depend on no random state.
+impl Source for () {
+    fn save(&self) -> Vec<u8> {
+        Vec::new()
+    }
+    fn load(&mut self, state: &[u8]) -> Result<(), Error> {
+        decode("nothing", state)
+    }
+}
+
+impl Source for Sampler {
+    fn save(&self) -> Vec<u8> {
+        encode(&self.state())
+    }
+    fn load(&mut self, state: &[u8]) -> Result<(), Error> {
+        self.restore(&decode("a sampler", state)?);
+        Ok(())
+    }
+}
+
+impl<S: Source> Source for Vec<S> {
+    fn save(&self) -> Vec<u8> {
+        encode(&self.iter().map(Source::save).collect::<Vec<_>>())
+    }
+    fn load(&mut self, state: &[u8]) -> Result<(), Error> {
+        let what = "a list of samplers";
+        let states: Vec<Vec<u8>> = decode(what, state)?;
+        if states.len() != self.len() {
+            return Err(Error::length(what, states.len(), self.len()));
+        }
+        let mut pairs = self.iter_mut().zip(&states);
+        pairs.try_for_each(|(source, state)| source.load(state))
+    }
+}
 
 /// How to train: limits, what is logged, and what is called on the way.
 ///
@@ -49,9 +139,78 @@ pub struct Train<'a> {
     log_every: usize,
     progress: bool,
     keep_last: bool,
-    metrics: Vec<(String, usize, Metric<'a>)>,
+    metrics: Vec<Metric<'a>>,
     callback: Option<Callback<'a>>,
-    redraw: Option<(usize, Redraw<'a>)>,
+    redraw: Option<Redraw<'a>>,
+    checkpoint: Option<(PathBuf, usize)>,
+    resume: Option<PathBuf>,
+}
+
+/// A stretch of training by one method.
+///
+/// ```
+/// use dualtape::optim::{Adam, LevenbergMarquardt};
+/// use dualtape::{
+///     Condition, Elemental::Tanh, Engine, Equation, Parameters, Points, Problem, Stage, Train,
+/// };
+/// # let mut params = Parameters::new();
+/// # let net = params.mlp("y", &[1, 8, 1], Tanh)?;
+/// # let decay = Equation::record("decay", &params, ["t"], |[t]| {
+/// #     let [n] = net.at(&[t]);
+/// #     let y = 1.0 + t * n;
+/// #     y.d(t) + y
+/// # })?;
+/// # let points = Points::grid(&[(0.0, 1.0, 30)])?;
+/// # let problem = Problem::new(&params, [Condition::new(&decay, points)])?;
+/// # let mut engine = Engine::new(&problem)?;
+///
+/// let mut adam = Adam::new(1e-2)?;
+/// let mut lm = LevenbergMarquardt::default();
+/// let mut stages = [Stage::new(100, &mut adam), Stage::new(20, &mut lm)];
+/// let report = Train::new(1000).run_stages(&mut engine, &mut params, &mut stages)?;
+/// assert_eq!(report.stages[0].steps, 100);
+/// # Ok::<(), dualtape::Error>(())
+/// ```
+pub struct Stage<'a> {
+    steps: usize,
+    until: f64,
+    minimizer: &'a mut dyn Minimizer,
+}
+
+impl<'a> Stage<'a> {
+    /// At most so many steps of a method.
+    pub fn new(steps: usize, minimizer: &'a mut dyn Minimizer) -> Self {
+        Self {
+            steps,
+            until: f64::NEG_INFINITY,
+            minimizer,
+        }
+    }
+
+    /// Ends the stage, not the training, when the loss is so small.
+    #[must_use]
+    pub fn until(mut self, loss: f64) -> Self {
+        self.until = loss;
+        self
+    }
+}
+
+impl fmt::Debug for Stage<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} steps of {}", self.steps, self.minimizer.name())
+    }
+}
+
+/// How a stage went.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct StageReport {
+    /// The name of its method.
+    pub method: String,
+    /// How many steps it made.
+    pub steps: usize,
+    /// Why its method could not go on, if so.
+    pub halt: Option<Halt>,
 }
 
 /// What a callback sees: the parameters after `step` steps, and the loss at them.
@@ -86,6 +245,10 @@ pub enum Stop {
     Tolerance,
     /// The callback said so.
     Callback,
+    /// The user pressed Ctrl-C; a checkpoint is written.
+    Interrupted,
+    /// The method of the last stage cannot go on.
+    Halted(Halt),
     /// The loss or its gradient is not finite: the engine's error, with condition, point and
     /// node. The parameters are earlier ones, at which everything was finite.
     NotFinite(Error),
@@ -98,6 +261,8 @@ impl fmt::Display for Stop {
             Self::Time => write!(f, "time limit reached"),
             Self::Tolerance => write!(f, "tolerance reached"),
             Self::Callback => write!(f, "stopped by the callback"),
+            Self::Interrupted => write!(f, "interrupted"),
+            Self::Halted(halt) => write!(f, "{halt}"),
             Self::NotFinite(error) => write!(f, "not finite: {error}"),
         }
     }
@@ -120,6 +285,8 @@ pub struct Report {
     pub loss: f64,
     /// The same by condition.
     pub losses: Vec<f64>,
+    /// How each stage went, as far as they were reached.
+    pub stages: Vec<StageReport>,
     /// What was logged.
     pub history: History,
 }
@@ -136,7 +303,7 @@ impl fmt::Display for Report {
 
 impl fmt::Debug for Train<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let metrics: Vec<&String> = self.metrics.iter().map(|(name, ..)| name).collect();
+        let metrics: Vec<&String> = self.metrics.iter().flat_map(|m| &m.names).collect();
         f.debug_struct("Train")
             .field("steps", &self.steps)
             .field("seconds", &self.seconds)
@@ -161,6 +328,8 @@ impl<'a> Train<'a> {
             metrics: Vec::new(),
             callback: None,
             redraw: None,
+            checkpoint: None,
+            resume: None,
         }
     }
 
@@ -212,10 +381,110 @@ impl<'a> Train<'a> {
         mut self,
         name: &str,
         every: usize,
-        metric: impl FnMut(&Parameters) -> Result<f64, Error> + 'a,
+        mut metric: impl FnMut(&Parameters) -> Result<f64, Error> + 'a,
     ) -> Self {
-        self.metrics
-            .push((name.to_owned(), every, Box::new(metric)));
+        self.metrics.push(Metric {
+            names: vec![name.to_owned()],
+            every,
+            measure: Box::new(move |parameters| Ok(vec![metric(parameters)?])),
+        });
+        self
+    }
+
+    /// Logs the error against a known solution every `every` steps and after the last:
+    /// `NAME.rel_l2`, the relative error in the L2 norm, and `NAME.max_error`. The solution
+    /// is the first value of an equation, at points that training should not see.
+    ///
+    /// ```no_run
+    /// # use dualtape::{Equation, Points, Train};
+    /// # fn run(solution: &Equation, grid: &Points, exact: &[f64]) {
+    /// let train = Train::new(1000).compare("u", solution, grid, exact, 50);
+    /// # }
+    /// ```
+    pub fn compare(
+        mut self,
+        name: &str,
+        solution: &Equation,
+        points: &Points,
+        exact: &[f64],
+        every: usize,
+    ) -> Self {
+        let condition = Condition::new(solution, points.clone());
+        let exact = exact.to_vec();
+        let mut engine: Option<Engine> = None;
+        let measure = move |parameters: &Parameters| {
+            let engine = match &mut engine {
+                Some(engine) => engine,
+                none => none.insert(Engine::new(&Problem::watched(parameters, &condition)?)?),
+            };
+            let values = engine.residuals(condition.name(), parameters.values())?;
+            let values = &values[0];
+            if values.len() != exact.len() {
+                return Err(Error::length("exact values", exact.len(), values.len()));
+            }
+            let (mut error, mut norm, mut max) = (0.0, 0.0, 0.0_f64);
+            for (value, exact) in values.iter().zip(&exact) {
+                error += (value - exact).powi(2);
+                norm += exact * exact;
+                max = max.max((value - exact).abs());
+            }
+            Ok(vec![(error / norm).sqrt(), max])
+        };
+        self.metrics.push(Metric {
+            names: vec![format!("{name}.rel_l2"), format!("{name}.max_error")],
+            every,
+            measure: Box::new(measure),
+        });
+        self
+    }
+
+    /// Logs the loss of another engine as `validation` every `every` steps and after the
+    /// last: the same conditions at points that training does not see.
+    ///
+    /// ```no_run
+    /// # use dualtape::{Engine, Error, Problem, Train};
+    /// # fn run(elsewhere: &Problem) -> Result<(), Error> {
+    /// let train = Train::new(1000).validate(Engine::new(elsewhere)?, 50);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn validate(self, engine: Engine, every: usize) -> Self {
+        self.metric("validation", every, move |parameters| {
+            engine.loss(parameters.values())
+        })
+    }
+
+    /// Writes a checkpoint every `every` steps, at the end, and when the user presses
+    /// Ctrl-C (which ends training then; pressed again it ends the program). The file is
+    /// replaced as a whole: whoever reads it, even after a crash, finds the last one or the
+    /// one before.
+    ///
+    /// It holds all that the next steps depend on: parameters, the methods of all stages,
+    /// points and weights, what points are drawn from, stage and step, the best parameters,
+    /// and the history. [`resume`](Self::resume) goes on from it, bit for bit.
+    pub fn checkpoint(mut self, path: impl AsRef<Path>, every: usize) -> Self {
+        self.checkpoint = Some((path.as_ref().to_owned(), every));
+        self
+    }
+
+    /// Goes on from a checkpoint: give the same parameters, engine, stages, metrics and
+    /// redraw as in the run that wrote it. The state in the file replaces theirs.
+    ///
+    /// ```no_run
+    /// # use dualtape::{Adam, Engine, Error, Parameters, Train};
+    /// # use std::path::Path;
+    /// # fn run(engine: &mut Engine, params: &mut Parameters, adam: &mut Adam) -> Result<(), Error> {
+    /// let file = Path::new("out/training.ckpt");
+    /// let mut train = Train::new(20_000).checkpoint(file, 500);
+    /// if file.exists() {
+    ///     train = train.resume(file);
+    /// }
+    /// train.run(engine, params, adam)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn resume(mut self, path: impl AsRef<Path>) -> Self {
+        self.resume = Some(path.as_ref().to_owned());
         self
     }
 
@@ -235,30 +504,33 @@ impl<'a> Train<'a> {
     }
 
     /// Called every `every` steps (not before the first, nor after the last) to change the
-    /// engine, usually to draw new points.
+    /// engine, usually to draw new points. What it draws from is given apart, so that a
+    /// checkpoint holds its state: a [`Sampler`], a list of them, `()` if there is none.
     ///
     /// ```no_run
-    /// # use dualtape::{Condition, Engine, Equation, Error, Parameters, Problem, Sampler, Train};
-    /// # fn run(burgers: &Equation) -> Result<(), Error> {
-    /// let mut inside = Sampler::new(&[(0.0, 1.0), (-1.0, 1.0)], 7)?;
-    /// let train = Train::new(1000).redraw(100, move |engine, params| {
-    ///     let points = inside.latin_hypercube(2000)?;
-    ///     *engine = Engine::new(&Problem::new(params, [Condition::new(burgers, points)])?)?;
-    ///     Ok(())
+    /// # use dualtape::{Error, Sampler, Train};
+    /// # fn run() -> Result<(), Error> {
+    /// let inside = Sampler::new(&[(0.0, 1.0), (-1.0, 1.0)], 7)?;
+    /// let train = Train::new(1000).redraw(100, inside, |inside, engine, _| {
+    ///     engine.set_points("burgers", inside.latin_hypercube(2000)?)
     /// });
     /// # Ok(())
     /// # }
     /// ```
-    pub fn redraw(
+    pub fn redraw<S: Source + 'a>(
         mut self,
         every: usize,
-        redraw: impl FnMut(&mut Engine, &Parameters) -> Result<(), Error> + 'a,
+        source: S,
+        draw: impl FnMut(&mut S, &mut Engine, &Parameters) -> Result<(), Error> + 'a,
     ) -> Self {
-        self.redraw = Some((every, Box::new(redraw)));
+        self.redraw = Some(Redraw {
+            every,
+            drawer: Box::new(Drawing { source, draw }),
+        });
         self
     }
 
-    /// Trains. Afterwards `parameters` are the best ones, or the last with
+    /// Trains by one method. Afterwards `parameters` are the best ones, or the last with
     /// [`keep_last`](Self::keep_last).
     ///
     /// A loss or gradient that is not finite ends training with [`Stop::NotFinite`] and the
@@ -266,52 +538,79 @@ impl<'a> Train<'a> {
     ///
     /// # Errors
     /// Settings out of range; an engine of another number of parameters; a loss that is not
-    /// finite before the first step; whatever a metric or `redraw` gives as an error.
-    pub fn run(
+    /// finite before the first step; a checkpoint that cannot be written, or is damaged, or
+    /// of another training; whatever a metric or `redraw` gives as an error.
+    pub fn run<M: Minimizer + ?Sized>(
+        self,
+        engine: &mut Engine,
+        parameters: &mut Parameters,
+        minimizer: &mut M,
+    ) -> Result<Report, Error> {
+        let steps = self.steps;
+        let mut only = ByRef(minimizer);
+        self.run_stages(engine, parameters, &mut [Stage::new(steps, &mut only)])
+    }
+
+    /// Trains by several methods, one after the other: a stage ends after its steps, at its
+    /// loss, or when its method cannot go on.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run); no stage.
+    pub fn run_stages(
         mut self,
         engine: &mut Engine,
         parameters: &mut Parameters,
-        optimizer: &mut dyn Optimizer,
+        stages: &mut [Stage<'_>],
     ) -> Result<Report, Error> {
-        self.check(engine, parameters)?;
+        self.check(engine, parameters, stages)?;
         let start = Instant::now();
-        let coefficients: Vec<usize> = coefficients(parameters).map(|(_, index)| index).collect();
-        let mut history = self.history(engine, parameters)?;
-        let bar = self.bar();
+        let mut now = Now::new(parameters, self.history(engine, parameters)?, stages);
+        if let Some(path) = self.resume.take() {
+            now = Saved::load(&path, &now, engine, parameters, stages, &mut self.redraw)?;
+        }
+        let before = now.seconds;
+        let interrupt = self.checkpoint.is_some().then(Interrupt::new).transpose()?;
+        let bar = self.bar(stages);
         let mut shown = start;
         let mut losses = vec![0.0; engine.conditions().len()];
         let mut gradient = vec![0.0; parameters.len()];
-        let mut metrics = vec![f64::NAN; self.metrics.len()];
-        let mut best = Kept::at(parameters);
-        let mut last = Kept::at(parameters);
-        let mut step = 0;
+        let memo = Mutex::new(Memo::default());
+        let resumed = now.step;
         let stop = loop {
+            let step = now.step;
             if step > 0
-                && let Some((every, redraw)) = &mut self.redraw
-                && step % *every == 0
+                && let Some(redraw) = &mut self.redraw
+                && step.is_multiple_of(redraw.every)
                 && step < self.steps
+                && now.redrawn != step
             {
-                redraw(engine, parameters)?;
+                redraw.drawer.draw(engine, parameters)?;
                 let what = "conditions of the redrawn engine";
                 same_count(what, engine.conditions().len(), losses.len())?;
-                optimizer.loss_changed();
-                best.loss = f64::INFINITY;
+                for stage in &mut *stages {
+                    stage.minimizer.loss_changed();
+                }
+                now.best.loss = f64::INFINITY;
+                now.redrawn = step;
+                Memo::of(&memo).theta.clear();
             }
-            let loss = match engine.evaluate_into(parameters.values(), &mut losses, &mut gradient) {
+            let theta = parameters.values();
+            let loss = match Memo::of(&memo).evaluate(engine, theta, &mut losses, &mut gradient) {
                 Ok(loss) => loss,
                 Err(error) if step == 0 => return Err(error),
                 Err(error) => break Stop::NotFinite(error),
             };
-            last.take(parameters, step, loss);
-            if loss < best.loss {
-                best.take(parameters, step, loss);
+            now.last.take(parameters, step, loss);
+            if loss < now.best.loss {
+                now.best.take(parameters, step, loss);
             }
-            let seconds = start.elapsed().as_secs_f64();
+            let stage = now.stage_at(stages, loss);
+            now.seconds = before + start.elapsed().as_secs_f64();
             let mut stop = None;
             if let Some(callback) = &mut self.callback {
                 let state = State {
                     step,
-                    seconds,
+                    seconds: now.seconds,
                     loss,
                     losses: &losses,
                     conditions: engine.conditions(),
@@ -322,65 +621,137 @@ impl<'a> Train<'a> {
             }
             if self.tolerance.is_some_and(|tolerance| loss <= tolerance) {
                 stop = Some(Stop::Tolerance);
-            } else if step == self.steps {
+            } else if step >= self.steps || stage == stages.len() {
                 stop = stop.or(Some(Stop::Steps));
-            } else if self.seconds.is_some_and(|limit| seconds >= limit) {
+            } else if interrupt.as_ref().is_some_and(Interrupt::came) {
+                stop = stop.or(Some(Stop::Interrupted));
+            } else if self
+                .seconds
+                .is_some_and(|limit| now.seconds - before >= limit)
+            {
                 stop = stop.or(Some(Stop::Time));
             }
+            if let Some((path, every)) = &self.checkpoint
+                && (stop.is_some() || (step > resumed && step.is_multiple_of(*every)))
+            {
+                Saved::write(path, &now, engine, parameters, stages, &mut self.redraw)?;
+            }
 
-            let mut log = stop.is_some() || step % self.log_every == 0;
-            for ((_, every, metric), value) in self.metrics.iter_mut().zip(&mut metrics) {
-                *value = f64::NAN;
-                if stop.is_some() || step % *every == 0 {
-                    *value = metric(parameters)?;
-                    log = true;
-                }
-            }
-            if log {
-                let numbers = &mut history.numbers;
-                numbers.extend([step as f64, seconds, optimizer.rate(), loss]);
-                numbers.extend(&losses);
-                numbers.extend(coefficients.iter().map(|&index| parameters.values()[index]));
-                numbers.extend(&metrics);
-            }
+            let rate = stages[stage.min(stages.len() - 1)].minimizer.rate();
+            let rows = now.history.numbers.len();
+            self.log(&mut now, parameters, loss, &losses, rate, stop.is_some())?;
             if let Some(bar) = &bar {
                 bar.set_position(step as u64);
                 if stop.is_some() || shown.elapsed() > Duration::from_millis(200) || step == 0 {
-                    bar.set_message(message(loss, &losses, engine.conditions(), &history));
+                    let conditions = engine.conditions();
+                    bar.set_message(message(loss, &losses, conditions, &now.history));
                     shown = Instant::now();
                 }
             }
             if let Some(stop) = stop {
                 break stop;
             }
-            optimizer.step(parameters.values_mut(), &gradient)?;
-            step += 1;
+
+            // A step of this stage; where its method cannot go on, of the next.
+            let objective = Watched {
+                engine,
+                memo: &memo,
+            };
+            now.stage = stage;
+            let halt = loop {
+                let at = Iterate {
+                    theta: parameters.values_mut(),
+                    loss,
+                    gradient: &gradient,
+                };
+                let halt = stages[now.stage].minimizer.step(&objective, at)?;
+                now.reports[now.stage].halt = halt;
+                if halt.is_none() {
+                    break None;
+                }
+                if now.stage + 1 == stages.len() {
+                    break halt;
+                }
+                now.stage += 1;
+            };
+            if let Some(halt) = halt {
+                // This was the last step, so its row is complete.
+                now.history.numbers.truncate(rows);
+                self.log(&mut now, parameters, loss, &losses, rate, true)?;
+                if let Some((path, _)) = &self.checkpoint {
+                    Saved::write(path, &now, engine, parameters, stages, &mut self.redraw)?;
+                }
+                break Stop::Halted(halt);
+            }
+            now.reports[now.stage].steps += 1;
+            now.step += 1;
         };
         if let Some(bar) = &bar {
             bar.abandon();
         }
 
-        let kept = if self.keep_last || best.loss.is_infinite() {
-            &last
+        let kept = if self.keep_last || now.best.loss.is_infinite() {
+            &now.last
         } else {
-            &best
+            &now.best
         };
         parameters.values_mut().copy_from_slice(&kept.theta);
         // Recomputed, so that what is reported is what anyone finds at these parameters.
         let losses = engine.losses(parameters.values());
         let losses = losses.unwrap_or_else(|_| vec![f64::NAN; engine.conditions().len()]);
+        let reached = (now.stage + 1).min(stages.len());
+        now.reports.truncate(reached);
         Ok(Report {
             stop,
-            steps: step,
-            seconds: start.elapsed().as_secs_f64(),
+            steps: now.step,
+            seconds: before + start.elapsed().as_secs_f64(),
             step: kept.step,
             loss: losses.iter().sum(),
             losses,
-            history,
+            stages: now.reports,
+            history: now.history,
         })
     }
 
-    fn check(&self, engine: &Engine, parameters: &Parameters) -> Result<(), Error> {
+    /// A row of the history, if one is due.
+    fn log(
+        &mut self,
+        now: &mut Now,
+        parameters: &Parameters,
+        loss: f64,
+        losses: &[f64],
+        rate: f64,
+        last: bool,
+    ) -> Result<(), Error> {
+        let due = |every: usize| last || now.step.is_multiple_of(every);
+        if !due(self.log_every) && !self.metrics.iter().any(|metric| due(metric.every)) {
+            return Ok(());
+        }
+        let numbers = &mut now.history.numbers;
+        numbers.extend([now.step as f64, now.seconds, rate, loss]);
+        numbers.extend(losses);
+        numbers.extend(coefficients(parameters).map(|(_, index)| parameters.values()[index]));
+        for metric in &mut self.metrics {
+            if last || now.step.is_multiple_of(metric.every) {
+                numbers.extend((metric.measure)(parameters)?);
+            } else {
+                numbers.extend(metric.names.iter().map(|_| f64::NAN));
+            }
+        }
+        Ok(())
+    }
+
+    fn check(
+        &self,
+        engine: &Engine,
+        parameters: &Parameters,
+        stages: &[Stage<'_>],
+    ) -> Result<(), Error> {
+        if stages.is_empty() {
+            return Err(Error::Empty {
+                what: "the list of stages".to_owned(),
+            });
+        }
         same_count("parameters", parameters.len(), engine.parameters())?;
         let not_negative = |what: &str, given: Option<f64>| match given {
             Some(number) if number.is_nan() || number < 0.0 => Err(Error::OutOfRange {
@@ -396,14 +767,19 @@ impl<'a> Train<'a> {
         let redraw = self
             .redraw
             .as_ref()
-            .map(|(every, _)| ("the redraw interval", *every));
+            .map(|redraw| ("the redraw interval", redraw.every));
+        let checkpoint = self
+            .checkpoint
+            .as_ref()
+            .map(|(_, every)| ("the checkpoint interval", *every));
         let metrics = self
             .metrics
             .iter()
-            .map(|(_, every, _)| ("the interval of a metric", *every));
+            .map(|metric| ("the interval of a metric", metric.every));
         match log
             .into_iter()
             .chain(redraw)
+            .chain(checkpoint)
             .chain(metrics)
             .find(|(_, every)| *every == 0)
         {
@@ -428,7 +804,7 @@ impl<'a> Train<'a> {
         );
         let coefficients = coefficients(parameters).map(|(name, _)| name.to_owned());
         columns.extend(coefficients);
-        columns.extend(self.metrics.iter().map(|(name, ..)| name.clone()));
+        columns.extend(self.metrics.iter().flat_map(|metric| metric.names.clone()));
         for (place, name) in columns.iter().enumerate() {
             if columns[..place].contains(name) {
                 return Err(Error::DuplicateName {
@@ -445,13 +821,15 @@ impl<'a> Train<'a> {
     }
 
     /// The progress bar, where anybody can see it.
-    fn bar(&self) -> Option<ProgressBar> {
+    fn bar(&self, stages: &[Stage<'_>]) -> Option<ProgressBar> {
         if !self.progress {
             return None;
         }
-        let (bar, template) = if self.steps < usize::MAX {
+        let all = stages.iter().map(|stage| stage.steps);
+        let steps = all.fold(0, usize::saturating_add).min(self.steps);
+        let (bar, template) = if steps < usize::MAX {
             let template = "{bar:16} {pos}/{len} {elapsed} (left {eta})  {wide_msg}";
-            (ProgressBar::new(self.steps as u64), template)
+            (ProgressBar::new(steps as u64), template)
         } else {
             (
                 ProgressBar::no_length(),
@@ -468,7 +846,321 @@ impl<'a> Train<'a> {
     }
 }
 
+/// A minimiser behind a reference, of whatever size.
+struct ByRef<'a, M: ?Sized>(&'a mut M);
+
+impl<M: Minimizer + ?Sized> Minimizer for ByRef<'_, M> {
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+    fn rate(&self) -> f64 {
+        self.0.rate()
+    }
+    fn step(&mut self, objective: &dyn Objective, at: Iterate<'_>) -> Result<Option<Halt>, Error> {
+        self.0.step(objective, at)
+    }
+    fn reset(&mut self) {
+        self.0.reset();
+    }
+    fn loss_changed(&mut self) {
+        self.0.loss_changed();
+    }
+    fn snapshot(&self) -> Option<Vec<u8>> {
+        self.0.snapshot()
+    }
+    fn restore(&mut self, snapshot: &[u8]) -> Result<(), Error> {
+        self.0.restore(snapshot)
+    }
+}
+
+/// The last evaluation, so that what a line search found need not be evaluated again.
+#[derive(Default)]
+struct Memo {
+    theta: Vec<f64>,
+    losses: Vec<f64>,
+    gradient: Vec<f64>,
+}
+
+impl Memo {
+    fn of(memo: &Mutex<Self>) -> std::sync::MutexGuard<'_, Self> {
+        memo.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn evaluate(
+        &self,
+        engine: &Engine,
+        theta: &[f64],
+        losses: &mut [f64],
+        gradient: &mut [f64],
+    ) -> Result<f64, Error> {
+        if self.theta != theta {
+            return engine.evaluate_into(theta, losses, gradient);
+        }
+        losses.copy_from_slice(&self.losses);
+        gradient.copy_from_slice(&self.gradient);
+        Ok(losses.iter().sum())
+    }
+}
+
+/// An engine that remembers the last gradient that was asked of it.
+struct Watched<'a> {
+    engine: &'a Engine,
+    memo: &'a Mutex<Memo>,
+}
+
+impl Objective for Watched<'_> {
+    fn parameters(&self) -> usize {
+        self.engine.parameters()
+    }
+    fn value(&self, theta: &[f64]) -> Result<f64, Error> {
+        self.engine.loss(theta)
+    }
+    fn gradient(&self, theta: &[f64], gradient: &mut [f64]) -> Result<f64, Error> {
+        let mut memo = Memo::of(self.memo);
+        memo.theta.clear();
+        memo.losses.resize(self.engine.conditions().len(), 0.0);
+        let loss = self
+            .engine
+            .evaluate_into(theta, &mut memo.losses, gradient)?;
+        memo.gradient.clear();
+        memo.gradient.extend_from_slice(gradient);
+        memo.theta.extend_from_slice(theta);
+        Ok(loss)
+    }
+    fn row_count(&self) -> Result<usize, Error> {
+        self.engine.row_count()
+    }
+    fn rows(
+        &self,
+        theta: &[f64],
+        visit: &mut dyn FnMut(crate::engine::Rows<'_>),
+    ) -> Result<(), Error> {
+        self.engine.all_rows(theta, visit)
+    }
+    fn residuals(&self, theta: &[f64]) -> Result<Vec<f64>, Error> {
+        self.engine.scaled_residuals(theta)
+    }
+    fn transposed(&self, theta: &[f64], s: &[f64]) -> Result<Vec<f64>, Error> {
+        self.engine.transposed(theta, s)
+    }
+    fn gauss_newton(&self, theta: &[f64], v: &[f64]) -> Result<Vec<f64>, Error> {
+        self.engine.gauss_newton(theta, v)
+    }
+    fn within(&self, work: &mut (dyn FnMut() + Send)) {
+        self.engine.within(work);
+    }
+}
+
+/// Ctrl-C during a training with checkpoints.
+struct Interrupt {
+    flag: Arc<AtomicBool>,
+    ids: Vec<signal_hook::SigId>,
+}
+
+impl Interrupt {
+    fn new() -> Result<Self, Error> {
+        let flag = Arc::new(AtomicBool::new(false));
+        let signal = signal_hook::consts::SIGINT;
+        // The second Ctrl-C finds the flag set and ends the program as usual.
+        let shutdown =
+            signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&flag));
+        let set = signal_hook::flag::register(signal, Arc::clone(&flag));
+        let fail = |error: std::io::Error| Error::OutOfRange {
+            what: "the handler of Ctrl-C".to_owned(),
+            given: error.to_string(),
+            expected: "the system must allow one while checkpoints are written".to_owned(),
+        };
+        Ok(Self {
+            ids: vec![shutdown.map_err(fail)?, set.map_err(fail)?],
+            flag,
+        })
+    }
+
+    fn came(&self) -> bool {
+        self.flag.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Interrupt {
+    fn drop(&mut self) {
+        for &id in &self.ids {
+            signal_hook::low_level::unregister(id);
+        }
+    }
+}
+
+/// Where a training stands.
+#[derive(Debug, Serialize, Deserialize)]
+struct Now {
+    step: usize,
+    stage: usize,
+    seconds: f64,
+    /// The step of the last change of points.
+    redrawn: usize,
+    best: Kept,
+    last: Kept,
+    reports: Vec<StageReport>,
+    history: History,
+}
+
+impl Now {
+    fn new(parameters: &Parameters, history: History, stages: &[Stage<'_>]) -> Self {
+        let report = |stage: &Stage<'_>| StageReport {
+            method: stage.minimizer.name().to_owned(),
+            steps: 0,
+            halt: None,
+        };
+        Self {
+            step: 0,
+            stage: 0,
+            seconds: 0.0,
+            redrawn: 0,
+            best: Kept::at(parameters),
+            last: Kept::at(parameters),
+            reports: stages.iter().map(report).collect(),
+            history,
+        }
+    }
+
+    /// The stage of the next step: the present one, or the first after it that is not over.
+    fn stage_at(&self, stages: &[Stage<'_>], loss: f64) -> usize {
+        let pairs = stages.iter().zip(&self.reports).enumerate();
+        let mut open = pairs.filter(|(_, (s, r))| r.steps < s.steps && loss > s.until);
+        let next = open.find(|(place, _)| *place >= self.stage);
+        next.map_or(stages.len(), |(place, _)| place)
+    }
+}
+
+/// A checkpoint's content, as it is read.
+#[derive(Deserialize)]
+struct Saved {
+    blocks: Vec<(String, usize)>,
+    theta: Vec<f64>,
+    now: Now,
+    methods: Vec<(String, Vec<u8>)>,
+    conditions: Vec<Placed>,
+    source: Option<Vec<u8>>,
+}
+
+/// The same, as it is written.
+#[derive(Serialize)]
+struct Saving<'a> {
+    blocks: Vec<(String, usize)>,
+    theta: &'a [f64],
+    now: &'a Now,
+    methods: Vec<(String, Vec<u8>)>,
+    conditions: Vec<Placed>,
+    source: Option<Vec<u8>>,
+}
+
+/// A condition's points and weights.
+#[derive(Serialize, Deserialize)]
+struct Placed {
+    name: String,
+    points: Points,
+    weight: f64,
+    point_weights: Option<Vec<f64>>,
+}
+
+impl Saved {
+    fn write(
+        path: &Path,
+        now: &Now,
+        engine: &Engine,
+        parameters: &Parameters,
+        stages: &[Stage<'_>],
+        redraw: &mut Option<Redraw<'_>>,
+    ) -> Result<(), Error> {
+        let method = |stage: &Stage<'_>| {
+            let name = stage.minimizer.name().to_owned();
+            match stage.minimizer.snapshot() {
+                Some(snapshot) => Ok((name, snapshot)),
+                None => Err(Error::NoSnapshot { what: name }),
+            }
+        };
+        let placed = |name: &String| {
+            Ok(Placed {
+                name: name.clone(),
+                points: engine.points(name)?.clone(),
+                weight: engine.weight(name)?,
+                point_weights: engine.point_weights(name)?.map(<[f64]>::to_vec),
+            })
+        };
+        let saving = Saving {
+            blocks: blocks(parameters),
+            theta: parameters.values(),
+            now,
+            methods: stages.iter().map(method).collect::<Result<_, Error>>()?,
+            conditions: engine
+                .conditions()
+                .iter()
+                .map(placed)
+                .collect::<Result<_, Error>>()?,
+            source: redraw.as_mut().map(|r| r.drawer.source().save()),
+        };
+        checkpoint::write(path, &saving)
+    }
+
+    /// Reads a checkpoint and puts everything back; where it does not fit, nothing is
+    /// changed but the methods that were restored before.
+    fn load(
+        path: &Path,
+        fresh: &Now,
+        engine: &mut Engine,
+        parameters: &mut Parameters,
+        stages: &mut [Stage<'_>],
+        redraw: &mut Option<Redraw<'_>>,
+    ) -> Result<Now, Error> {
+        let saved: Self = checkpoint::read(path)?;
+        let other = |what: &str| Error::File {
+            path: path.display().to_string(),
+            reason: format!(
+                "a checkpoint of another training: {what}; give the same parameters, engine, \
+                 stages, metrics and redraw as in the run that wrote it"
+            ),
+        };
+        if saved.blocks != blocks(parameters) {
+            return Err(other("other networks or coefficients"));
+        }
+        let names: Vec<&String> = saved.conditions.iter().map(|c| &c.name).collect();
+        if !names.into_iter().eq(engine.conditions()) {
+            return Err(other("other conditions"));
+        }
+        let methods = saved.methods.iter().map(|(name, _)| name.as_str());
+        if !methods.eq(stages.iter().map(|stage| stage.minimizer.name())) {
+            return Err(other("other methods"));
+        }
+        if saved.now.history.columns != fresh.history.columns {
+            return Err(other("other metrics"));
+        }
+        match (redraw, &saved.source) {
+            (Some(redraw), Some(source)) => redraw.drawer.source().load(source)?,
+            (None, None) => {}
+            _ => return Err(other("points are redrawn in one of them only")),
+        }
+        for (stage, (_, snapshot)) in stages.iter_mut().zip(&saved.methods) {
+            stage.minimizer.restore(snapshot)?;
+        }
+        for placed in saved.conditions {
+            engine.set_points(&placed.name, placed.points)?;
+            engine.set_weight(&placed.name, placed.weight)?;
+            engine.set_point_weights(&placed.name, placed.point_weights.as_deref())?;
+        }
+        parameters.set(&saved.theta)?;
+        Ok(saved.now)
+    }
+}
+
+/// Names and lengths of the blocks.
+fn blocks(parameters: &Parameters) -> Vec<(String, usize)> {
+    let blocks = parameters.blocks().iter();
+    blocks
+        .map(|block| (block.name.clone(), block.len()))
+        .collect()
+}
+
 /// Parameters worth keeping, with their loss.
+#[derive(Debug, Serialize, Deserialize)]
 struct Kept {
     theta: Vec<f64>,
     step: usize,
@@ -533,7 +1225,7 @@ fn message(loss: f64, losses: &[f64], conditions: &[String], history: &History) 
 /// Its columns are `step`, `seconds`, `rate`, `loss`, the loss of each condition as
 /// `loss.NAME`, each trainable coefficient and each metric by its name. Where a metric was
 /// not due it is NaN.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct History {
     columns: Vec<String>,
     numbers: Vec<f64>,

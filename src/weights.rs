@@ -9,7 +9,7 @@
 //! # fn run(engine: &mut Engine, params: &mut Parameters, adam: &mut dyn Optimizer) -> Result<(), Error> {
 //! let balance = Balance::gradient_norm().memory(0.9)?;
 //! let report = Train::new(10_000)
-//!     .redraw(100, move |engine, params| balance.apply(engine, params.values()).map(drop))
+//!     .redraw(100, (), move |(), engine, params| balance.apply(engine, params.values()).map(drop))
 //!     .run(engine, params, adam)?;
 //! # Ok(())
 //! # }
@@ -230,7 +230,7 @@ impl Causal {
         theta: &[f64],
     ) -> Result<f64, Error> {
         let weights = self.weights(times, &engine.residuals(condition, theta)?)?;
-        engine.set_point_weights(condition, &weights)?;
+        engine.set_point_weights(condition, Some(&weights))?;
         Ok(weights.into_iter().fold(f64::INFINITY, f64::min))
     }
 }
@@ -336,7 +336,7 @@ impl SelfAdaptive {
     ) -> Result<(), Error> {
         let residuals = engine.residuals(condition, theta)?;
         let weights = self.update(&residuals)?;
-        engine.set_point_weights(condition, weights)
+        engine.set_point_weights(condition, Some(weights))
     }
 }
 

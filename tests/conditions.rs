@@ -193,9 +193,7 @@ fn interfaces_join_two_networks() -> Result<(), Error> {
         let right = 3.0 + b.field() * (x - 1.0);
         [left - right, left.d(x) - 3.0 * right.d(x)]
     })?;
-    let line = Domain::interval(1.0, 2.0)?
-        .times(&Domain::interval(0.0, 1.0)?)?
-        .side("left")?;
+    let line = Domain::cuboid(&[(1.0, 2.0), (0.0, 1.0)])?.side("left")?;
     let points = Sampler::over(&line, 0).draw(Design::Grid, 5)?;
     let condition = Condition::new(&interface, points);
     let got = residuals(&params, condition.clone())?;
@@ -321,6 +319,16 @@ fn integrals_beside_other_conditions() -> Result<(), Error> {
     }
     assert_close("rows, loss", &[loss], &[evaluation.loss], 1e-13);
     assert_close("rows, gradient", &gradient, &evaluation.gradient, 1e-12);
+    // An integral is one row among those of the points, for products with J as well.
+    assert_eq!(engine.row_count()?, 2 + 9 * 7);
+    let residuals = engine.scaled_residuals(theta)?;
+    let squares: f64 = residuals.iter().map(|r| r * r).sum();
+    assert_close("scaled residuals", &[squares], &[loss], 1e-13);
+    let half: Vec<f64> = evaluation.gradient.iter().map(|g| 0.5 * g).collect();
+    assert_close("Jᵀr", &engine.transposed(theta, &residuals)?, &half, 1e-12);
+    let along = engine.along(theta, &half)?;
+    let twice = engine.transposed(theta, &along)?;
+    assert_close("JᵀJv", &engine.gauss_newton(theta, &half)?, &twice, 1e-12);
     let by_condition = engine.gradients(theta)?;
     let sum: Vec<f64> = by_condition[0]
         .iter()
@@ -588,7 +596,7 @@ fn weights_can_be_set_without_building_anew() -> Result<(), Error> {
     assert_eq!((engine.weight("pde")?, engine.weight("start")?), (2.0, 1.0));
     let point_weights: Vec<f64> = (0..20).map(f64::from).collect();
     engine.set_weight("pde", 7.0)?;
-    engine.set_point_weights("pde", &point_weights)?;
+    engine.set_point_weights("pde", Some(&point_weights))?;
     let [pde, start] = problem.conditions() else {
         panic!("two conditions")
     };
@@ -602,8 +610,11 @@ fn weights_can_be_set_without_building_anew() -> Result<(), Error> {
         (engine.set_weight("wall", 1.0), "pde, start"),
         (engine.set_weight("pde", -1.0), "not negative"),
         (engine.set_weight("pde", f64::NAN), "finite"),
-        (engine.set_point_weights("pde", &[1.0]), "point weights"),
-        (engine.set_point_weights("start", &[-1.0]), "negative"),
+        (
+            engine.set_point_weights("pde", Some(&[1.0])),
+            "point weights",
+        ),
+        (engine.set_point_weights("start", Some(&[-1.0])), "negative"),
         (engine.weight("wall").map(drop), "wall"),
     ];
     for (result, part) in bad {
@@ -782,7 +793,7 @@ fn weights_change_in_the_loop() -> Result<(), Error> {
     let balance = Balance::gradient_norm().memory(0.5)?;
     let mut seen = Vec::new();
     Train::new(300)
-        .redraw(50, |engine, params| {
+        .redraw(50, (), |(), engine, params| {
             seen.push(balance.apply(engine, params.values())?);
             Ok(())
         })

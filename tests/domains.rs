@@ -103,20 +103,33 @@ fn every_side_has_unit_normals_that_point_outwards() -> Result<(), Error> {
     for (name, domain, _) in zoo()? {
         for side in domain.sides() {
             for design in DESIGNS {
-                let points = Sampler::over(&domain.side(&side)?, 3).draw(design, 40)?;
+                let points = match Sampler::over(&domain.side(&side)?, 3).draw(design, 40) {
+                    Ok(points) => points,
+                    Err(error) => {
+                        // Nothing is left of the box that the L and it share sides with.
+                        let gone = ["left", "right", "bottom", "top"].contains(&side.as_str());
+                        assert!(
+                            name == "three operations" && gone,
+                            "{name}, {side}: {error}"
+                        );
+                        assert!(error.to_string().contains("belong"), "{error}");
+                        continue;
+                    }
+                };
                 for (p, normal) in rows(&points).zip(normals(&points)) {
                     let what = format!("{name}, {side}, {design:?}, {p:?}, {normal:?}");
                     let length: f64 = normal.iter().map(|n| n * n).sum::<f64>().sqrt();
                     assert!((length - 1.0).abs() < 1e-12, "{what}");
                     assert!(domain.contains(&p), "on the domain: {what}");
-                    let moved = |step: f64| -> Vec<f64> {
-                        p.iter().zip(&normal).map(|(x, n)| x + step * n).collect()
-                    };
-                    assert!(domain.contains(&moved(-1e-6)), "inwards: {what}");
-                    // From a corner that points inwards one slides along the other side.
-                    let beyond = moved(1e-6);
-                    let free = !domain.contains(&beyond) || domain.side_at(&beyond).is_some();
-                    assert!(free, "outwards: {what}");
+                    // Grids have corners, where neither need hold: a sharp one is left
+                    // inwards, one that points inwards is not left outwards.
+                    if RANDOM.contains(&design) {
+                        let moved = |step: f64| -> Vec<f64> {
+                            p.iter().zip(&normal).map(|(x, n)| x + step * n).collect()
+                        };
+                        assert!(domain.contains(&moved(-1e-6)), "inwards: {what}");
+                        assert!(!domain.contains(&moved(1e-6)), "outwards: {what}");
+                    }
                     assert!(domain.side_at(&p).is_some(), "{what}");
                 }
             }

@@ -490,7 +490,9 @@ fn chosen<const D: usize>(
     let mut widths = vec![D];
     widths.extend(hidden);
     widths.push(outputs);
-    let net = params.mlp("u", &widths, Elemental::Tanh).expect("a network");
+    let net = params
+        .mlp("u", &widths, Elemental::Tanh)
+        .expect("a network");
     let names: Vec<String> = (0..D).map(|i| format!("x{i}")).collect();
     let equation = Equation::record_over("eq", &params, &names, |x| residual(x, &net.at_all(x)))
         .expect("an equation");
@@ -545,8 +547,14 @@ fn auto_takes_jets_for_high_orders_several_outputs_and_laplacians() {
         });
         jets("several outputs", navier_stokes);
         let laplace = |x: &[Field], u: &[Field]| vec![u[0].laplacian(x) + 1.0];
-        jets("a Laplacian in 5 coordinates", chosen::<5>(hidden, 1, laplace));
-        jets("a Laplacian in 20 coordinates", chosen::<20>(hidden, 1, laplace));
+        jets(
+            "a Laplacian in 5 coordinates",
+            chosen::<5>(hidden, 1, laplace),
+        );
+        jets(
+            "a Laplacian in 20 coordinates",
+            chosen::<20>(hidden, 1, laplace),
+        );
     }
 }
 
@@ -596,14 +604,18 @@ fn gradients_are_returned_and_batches_add_up() {
         let mut losses = [f64::NAN];
         let mut gradient = vec![1e300; theta.len()];
         for _ in 0..2 {
-            whole.evaluate_into(theta, &mut losses, &mut gradient).expect("an evaluation");
+            whole
+                .evaluate_into(theta, &mut losses, &mut gradient)
+                .expect("an evaluation");
             assert_eq!(gradient, full.gradient);
         }
         // Uneven batches, weighted by their share of the points.
         let mut sum = vec![0.0; theta.len()];
         let mut loss = 0.0;
         for batch in [&rows[..70], &rows[70..71], &rows[71..]] {
-            let part = engine(batch, &options).evaluate(theta).expect("an evaluation");
+            let part = engine(batch, &options)
+                .evaluate(theta)
+                .expect("an evaluation");
             let share = batch.len() as f64 / rows.len() as f64;
             loss += share * part.loss;
             for (sum, g) in sum.iter_mut().zip(&part.gradient) {

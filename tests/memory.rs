@@ -2,8 +2,8 @@
 //! turns.
 
 use dualtape::{
-    Condition, Elemental, Engine, Equation, Error, Lowering, Options, Parameters, Points, Precision,
-    Problem,
+    Condition, Elemental, Engine, Equation, Error, Lowering, Options, Parameters, Points,
+    Precision, Problem,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -281,15 +281,24 @@ fn a_budget_is_kept_or_the_lack_is_told() {
             let got = engine.evaluate(params.values()).expect("an evaluation");
             assert!((got.loss / want.loss - 1.0).abs() < 1e-13);
         });
-        assert!(measured as usize <= bytes + bytes / 50, "{measured} of {bytes}");
+        assert!(
+            measured as usize <= bytes + bytes / 50,
+            "{measured} of {bytes}"
+        );
         let plan = engine.plans()[0];
         choices.push((plan.lowering, plan.recompute, plan.chunk));
         bytes = bytes * 4 / 5;
     };
     // Smaller chunks first, then recomputation; jets throughout.
     assert!(choices.len() > 3, "{choices:?}");
-    assert!(choices.iter().all(|choice| choice.0 == Lowering::Jets), "{choices:?}");
-    assert!(choices.windows(2).all(|pair| pair[1].2 <= pair[0].2), "{choices:?}");
+    assert!(
+        choices.iter().all(|choice| choice.0 == Lowering::Jets),
+        "{choices:?}"
+    );
+    assert!(
+        choices.windows(2).all(|pair| pair[1].2 <= pair[0].2),
+        "{choices:?}"
+    );
     assert!(!choices[0].1, "{choices:?}");
     assert!(needed > bytes, "{needed} needed, {bytes} given");
     // That much is enough, and no less.

@@ -537,8 +537,8 @@ proptest! {
 proptest! {
     #![proptest_config(config(256))]
 
-    /// (b) The error of central differences falls by four when the step halves, down to the
-    /// floor of rounding.
+    /// (b) The error of central differences falls by four or more when the step halves, down to
+    /// the floor of rounding.
     #[test]
     fn gradient_against_central_differences(case in case(), way in 0..5_usize) {
         let built = case.build();
@@ -572,7 +572,9 @@ proptest! {
             last = Some(error);
         }
         if let Some(ratio) = ratios.last() {
-            prop_assert!((3.0..5.0).contains(ratio), "slope {}, ratios {:?}", slope, ratios);
+            // Faster, or through zero, where the term of fourth order is the larger; a wrong
+            // gradient stands still, at 1.
+            prop_assert!(ratio.abs() > 3.0, "slope {}, ratios {:?}", slope, ratios);
         }
         prop_assert!(best < 64.0, "slope {}, best error {} floors", slope, best);
     }

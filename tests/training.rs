@@ -470,7 +470,10 @@ fn bad_training_settings_are_named() -> Result<(), Error> {
         (Train::new(1).time_limit(f64::NAN), "time limit"),
         (Train::new(1).tolerance(-1.0), "tolerance"),
         (Train::new(1).log_every(0), "log interval"),
-        (Train::new(1).redraw(0, |_, _| Ok(())), "redraw interval"),
+        (
+            Train::new(1).redraw(0, (), |(), _, _| Ok(())),
+            "redraw interval",
+        ),
         (
             Train::new(1).metric("error", 0, |_| Ok(0.0)),
             "interval of a metric",
@@ -578,7 +581,7 @@ fn redrawing_changes_points_and_is_announced() -> Result<(), Error> {
     let mut method = Announced(Adam::new(1e-2)?, 0);
     let mut draws = 0;
     let report = Train::new(120)
-        .redraw(30, |engine, params| {
+        .redraw(30, (), |(), engine, params| {
             draws += 1;
             *engine = draw(params)?;
             Ok(())

@@ -1,6 +1,7 @@
 //! Patches: images of the unit cube, with uniform density.
 
-use super::{distance, polygon};
+use super::polygon;
+use super::shape::distance;
 use crate::points::between;
 use std::f64::consts::{PI, TAU};
 

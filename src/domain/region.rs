@@ -1,7 +1,8 @@
 //! Regions: what points are drawn in, a domain's inside or some of its sides.
 
 use super::patch::Patch;
-use super::{Domain, Shape, Side, check_bounds};
+use super::shape::{Shape, Side};
+use super::{Domain, On, check_bounds};
 use crate::error::Error;
 use crate::points::Points;
 
@@ -112,7 +113,7 @@ impl Region {
         self.pieces[piece].patch.place(u, &mut point);
         let belongs = match self.pieces[piece].side {
             _ if !self.more => true,
-            Some(side) => self.domain.on_side(&self.sides, side, &point),
+            Some(side) => self.domain.on_side(&self.sides, side, &point) == Some(On::Side),
             None => self.domain.contains(&point),
         };
         belongs.then_some(point)

@@ -768,6 +768,22 @@ pub(crate) fn axpy<T: Real>(factor: T, src: &[T], dst: &mut [T], mode: Mode) {
     }
 }
 
+/// Σ x·y over all lanes.
+#[inline(always)]
+pub(crate) fn dot<T: Real, S: Isa>(simd: S, x: &[T], y: &[T]) -> T {
+    let (xs, x_rest) = T::as_vectors::<S>(x);
+    let (ys, y_rest) = T::as_vectors::<S>(y);
+    let mut total = T::splat(simd, T::ZERO);
+    for (&x, &y) in xs.iter().zip(ys) {
+        total = <T as Lanes>::mul_add(simd, x, y, total);
+    }
+    let mut sum = T::reduce_sum(simd, total);
+    for (&x, &y) in x_rest.iter().zip(y_rest) {
+        sum += x * y;
+    }
+    sum
+}
+
 /// Sum of a slice, in vectors first.
 #[inline(always)]
 pub(crate) fn sum<T: Real, S: Isa>(simd: S, x: &[T]) -> T {

@@ -230,7 +230,7 @@ impl Lines {
                 what: format!("the set of points that can be drawn in `{}`", self.title),
             });
         }
-        let marks = self.lines.iter().any(|line| line.look == Look::Marks);
+        let marks = self.has_marks();
         let x = Axis::over(
             all.iter().map(|p| p.0),
             self.log.0,
@@ -250,13 +250,22 @@ impl Lines {
             // ends.
             let (frame, _) = draw(false).map_err(fail)?;
             let place = frame.rfind("</svg>").unwrap_or(0);
+            let size = match all_dots.iter().map(|(_, list)| list.len()).max() {
+                Some(..=200) => 6 * UNIT,
+                Some(..=2000) => 4 * UNIT,
+                _ => 2 * UNIT,
+            };
             let text: String = all_dots
                 .iter()
-                .map(|(colour, list)| dots(*colour, 6 * UNIT, list))
+                .map(|(colour, list)| dots(*colour, size, list))
                 .collect();
             svg.insert_str(place, &text);
         }
         Ok(sized(&svg))
+    }
+
+    fn has_marks(&self) -> bool {
+        self.lines.iter().any(|line| line.look == Look::Marks)
     }
 
     /// Draws all but the marks, and gives where they lie; without `series`, the frame alone.
@@ -269,7 +278,19 @@ impl Lines {
         drawable: impl Fn(&(f64, f64)) -> bool,
     ) -> Fallible<Vec<Dots>> {
         let root = canvas(svg)?;
-        let layout = Layout::new(y.label_width(), 28 * UNIT);
+        // Marks fill their area: the legend stands beside it.
+        let legend = self
+            .lines
+            .iter()
+            .map(|line| line.name.chars().count())
+            .max();
+        let beside = self.has_marks() && legend.is_some_and(|longest| longest > 0);
+        let room = if beside {
+            8 * UNIT + legend_width(legend.unwrap_or(0))
+        } else {
+            0
+        };
+        let layout = Layout::new(y.label_width(), 28 * UNIT + room);
         let narrow = if self.equal && !self.log.0 && !self.log.1 {
             equal_scales(&layout.inner(), x, y)
         } else {
@@ -321,17 +342,34 @@ impl Lines {
                 }
             }
         }
-        draw_legend(&root, &area, corner, &legend)?;
+        let place = if beside {
+            Place::Beside
+        } else {
+            Place::Corner(corner.0, corner.1)
+        };
+        draw_legend(&root, &area, place, &legend)?;
         root.present()?;
         Ok(dots)
     }
 }
 
-/// The legend, in its corner.
+/// Where the legend stands.
+#[derive(Debug, Clone, Copy)]
+enum Place {
+    /// In a corner: whether it is to the right, and above.
+    Corner(bool, bool),
+    /// To the right of the axes.
+    Beside,
+}
+
+fn legend_width(longest: usize) -> i32 {
+    48 * UNIT + longest as i32 * 8 * UNIT
+}
+
 fn draw_legend(
     root: &Canvas<'_>,
     area: &Pixels,
-    corner: (bool, bool),
+    place: Place,
     legend: &[(&Line, ShapeStyle)],
 ) -> Fallible<()> {
     let longest = legend
@@ -342,17 +380,17 @@ fn draw_legend(
         return Ok(());
     };
     let (row, gap) = (20 * UNIT, 8 * UNIT);
-    let width = 48 * UNIT + longest as i32 * 8 * UNIT;
+    let width = legend_width(longest);
     let height = row * legend.len() as i32 + 8 * UNIT;
-    let left = if corner.0 {
-        area.0.end - gap - width
-    } else {
-        area.0.start + gap
+    let left = match place {
+        Place::Beside => area.0.end + gap,
+        Place::Corner(true, _) => area.0.end - gap - width,
+        Place::Corner(false, _) => area.0.start + gap,
     };
-    let top = if corner.1 {
-        area.1.start + gap
-    } else {
-        area.1.end - gap - height
+    let top = match place {
+        Place::Beside => area.1.start,
+        Place::Corner(_, true) => area.1.start + gap,
+        Place::Corner(_, false) => area.1.end - gap - height,
     };
     let frame = [(left, top), (left + width, top + height)];
     root.draw(&Rectangle::new(frame, WHITE.mix(0.85).filled()))?;
