@@ -356,8 +356,9 @@ impl Damped {
         y.resize(n + BAND, 0.0);
         for (j, row) in self.rows.iter().enumerate() {
             y[j] /= self.pivots[j];
-            for place in j + 1..=j + BAND {
-                y[place] -= row.numbers[place % BAND] * y[j];
+            let known = y[j];
+            for (place, y) in (j + 1..).zip(&mut y[j + 1..=j + BAND]) {
+                *y -= row.numbers[place % BAND] * known;
             }
         }
         y.truncate(n);

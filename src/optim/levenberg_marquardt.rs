@@ -265,6 +265,9 @@ fn bend(
             .zip(step)
             .map(|(x, p)| x + distance * p)
             .collect();
+        if !moved.iter().all(|x| x.is_finite()) {
+            return Ok(None);
+        }
         for (sum, r) in second.iter_mut().zip(objective.residuals(&moved)?) {
             *sum += r;
         }

@@ -40,7 +40,7 @@ impl Lbfgs {
     /// L-BFGS with so many pairs in memory.
     ///
     /// # Errors
-    /// None.
+    /// No pairs.
     pub fn new(memory: usize) -> Result<Self, Error> {
         at_least_one("the memory of L-BFGS", memory)?;
         Ok(Self {
@@ -282,6 +282,7 @@ impl Minimizer for SsBroyden {
 
     fn reset(&mut self) {
         self.inverse.clear();
+        self.length = f64::NAN;
     }
 
     fn loss_changed(&mut self) {
