@@ -1169,6 +1169,8 @@ impl Builder<'_> {
             }
             _ => None,
         };
+        // A composition writes v over z at most; a family may write any of its members there.
+        let pair = pair.filter(|(_, d)| d.is_none_or(|d| d.buffer != z));
         if let Some((v, d)) = pair {
             let slope = d.map_or(&none, |d| &d.planes);
             let program = Composition::new(&argument, &v.planes, slope);

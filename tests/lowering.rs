@@ -76,7 +76,12 @@ fn agree<const D: usize, R: Residuals>(
         assert_close(&what("loss"), &[got.loss], &[jets.loss], 1e-12);
         assert_close(&what("gradient"), &got.gradient, &jets.gradient, 1e-12);
         let (again, _) = all(lowering, true);
-        assert_eq!(bits(&again), bits(&got), "{}", what("recomputed"));
+        if lowering == Lowering::Auto {
+            // What is fastest may be another way with recomputation.
+            assert_close(&what("recomputed"), &again.gradient, &got.gradient, 1e-12);
+        } else {
+            assert_eq!(bits(&again), bits(&got), "{}", what("recomputed"));
+        }
         // A tape without derivatives up to the order.
         let tape = equation.lowered(lowering).expect("a lowered equation");
         let listing = tape.tape().listing().expect("a listing");

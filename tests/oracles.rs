@@ -676,6 +676,10 @@ proptest! {
             let got = built.engine(options.clone()).evaluate(theta).expect("an evaluation");
             let error = difference(&got.gradient, &want.gradient, size);
             prop_assert!(error < 1e-12, "gradient by {:?}: {:e}", way, error);
+            // What is fastest may be another way with recomputation.
+            if way == Lowering::Auto {
+                continue;
+            }
             let again = built.engine(options.recompute(true)).evaluate(theta).expect("the same");
             let bits = |g: &[f64]| g.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             prop_assert_eq!(bits(&again.gradient), bits(&got.gradient), "{:?}", way);

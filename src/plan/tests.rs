@@ -367,11 +367,15 @@ fn equation(
 /// Value and gradient at some points, both as an energy and by rows; a value at the points.
 fn evaluate(params: &Parameters, equation: &Equation, x: &[f64]) -> (Vec<f64>, Vec<f64>) {
     let points = crate::Points::new(vec![x.to_vec()]).expect("points");
-    let condition = crate::Condition::new(equation, points).energy();
-    let problem = crate::Problem::new(params, [condition]).expect("a problem");
-    let engine = crate::Engine::new(&problem).expect("an engine");
+    let squares = crate::Condition::new(equation, points);
+    let engine = |condition: crate::Condition| {
+        let problem = crate::Problem::new(params, [condition]).expect("a problem");
+        crate::Engine::new(&problem).expect("an engine")
+    };
     let theta = params.values();
-    let gradient = engine.evaluate(theta).expect("an evaluation").gradient;
+    let energy = engine(squares.clone().energy()).evaluate(theta);
+    let gradient = energy.expect("an evaluation").gradient;
+    let engine = engine(squares);
     let mut sums = vec![0.0; theta.len()];
     let scale = (x.len() as f64).sqrt();
     engine
