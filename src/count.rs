@@ -116,9 +116,9 @@ pub(crate) fn ways(lowered: &Equation, lowering: Lowering, recompute: &[bool]) -
 /// let jets = Counts::of(&ks);
 /// let nested = Counts::of(&ks.lowered(Lowering::NestedReverse)?);
 /// assert_eq!((jets.nodes.len(), nested.nodes.len()), (1, 5), "Graph 1 to Graph 5");
-/// assert!(nested.matrix_flops > 2 * jets.matrix_flops);
+/// assert!(2 * nested.matrix_flops > 3 * jets.matrix_flops);
 /// // Bytes that the reverse sweep of a chunk of 64 points finds in memory.
-/// assert!(nested.kept_bytes::<f64>(64) > 3 * jets.kept_bytes::<f64>(64));
+/// assert!(2 * nested.kept_bytes::<f64>(64) > 5 * jets.kept_bytes::<f64>(64));
 /// # Ok::<(), dualtape::Error>(())
 /// ```
 #[derive(Debug, Clone)]

@@ -604,8 +604,8 @@ impl Sweep {
 /// For each elemental that is held, the derivatives of one function at one argument that it
 /// is one of: nodes and orders.
 fn families(tape: &Tape, held: &[Held]) -> Vec<Rc<[(NodeId, usize)]>> {
-    let mut places: HashMap<(NodeId, Discriminant<Elemental>, u64), Vec<(NodeId, usize)>> =
-        HashMap::new();
+    type Function = (NodeId, Discriminant<Elemental>, u64);
+    let mut places: HashMap<Function, Vec<(NodeId, usize)>> = HashMap::new();
     let family = |id: NodeId| match &tape.nodes()[id].op {
         Op::Elemental(f) if !held[id].planes.is_empty() => {
             let (of, order) = f.family();
@@ -933,7 +933,7 @@ impl Builder<'_> {
                 }
                 Op::Elemental(_) => {
                     let slope = self.slope_planes(id);
-                    read[id] |= !slope.is_empty() && self.from_output(id).is_some();
+                    read[id] |= !slope.is_empty() && self.slope_from_output(id).is_some();
                 }
                 _ => {}
             }
@@ -973,7 +973,7 @@ impl Builder<'_> {
 
     /// (b, c) where the reverse sweep gets f' = a + b·f + c·f² from f. Below a selection f'
     /// may be NaN where the adjoint is 0: it is stored, and guarded.
-    fn from_output(&self, id: NodeId) -> Option<[f64; 2]> {
+    fn slope_from_output(&self, id: NodeId) -> Option<[f64; 2]> {
         let own = self.planes(id);
         match &self.tape.nodes()[id].op {
             Op::Elemental(f) => f.riccati(),
@@ -985,7 +985,7 @@ impl Builder<'_> {
     /// The planes of f'(z) that are stored for the reverse sweep.
     fn stored_slope(&self, id: NodeId) -> Planes {
         let planes = self.slope_planes(id);
-        match self.from_output(id) {
+        match self.slope_from_output(id) {
             Some(_) => planes.iter().filter(|p| p.is_value()).cloned().collect(),
             None => planes,
         }
@@ -1127,7 +1127,7 @@ impl Builder<'_> {
                     (buffer, planes)
                 }
             };
-            self.derivatives[member] = Some(match self.from_output(member) {
+            self.derivatives[member] = Some(match self.slope_from_output(member) {
                 Some([linear, square]) => Derivative::FromOutput {
                     slope,
                     planes: self.slope_planes(member),
