@@ -340,9 +340,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             subject.time = subject.time.min(time);
         }
     }
+    let size = match precision {
+        Precision::Double => size_of::<f64>(),
+        Precision::Single => size_of::<f32>(),
+    };
     let kinds = |subject: &Subject| {
         let work: &Work = subject.counts.work();
-        let kinds = work.kinds(subject.chunk as f64);
+        let kinds = work.kinds(subject.chunk as f64, size);
         kinds.map(|kind| kind / subject.chunk as f64).to_vec()
     };
     let predicted: Vec<f64> = if held {
