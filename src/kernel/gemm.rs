@@ -12,6 +12,8 @@ use std::ops::Range;
 pub(crate) const TALL: usize = 6;
 /// Rows of A in one pass, at most, so that a strip of them stays in L1.
 const DEEP: usize = 192;
+/// Bytes of W that are used for all strips before the next, so that they stay in L2.
+const PANEL: usize = 1 << 18;
 /// Bytes of a row of Zbar in one reduction, at most, so that a block of rows stays in L1.
 const REACH: usize = 4096;
 /// Numbers of scratch that [`outer`] needs: a block of A, transposed, that stays in L1.
@@ -183,32 +185,42 @@ impl<T: Real> Kernel for Multiply<'_, T> {
                 Start::Bias { .. } if part.start == split => Start::Zero,
                 start => start,
             };
+            let (blocks, ..) = even(self.w.rows, TALL);
             for depth in parts(self.w.depth, DEEP) {
-                for strip in strips(vectors, widest::<S>(self.w.rows)) {
-                    let col = part.start + strip.start * lanes;
-                    let at = Strip {
-                        depth: depth.clone(),
-                        cols: col..col + strip.len() * lanes,
-                        start,
-                    };
-                    match strip.len() {
-                        0 => {}
-                        1 => self.strip::<S, 1>(simd, at),
-                        2 => self.strip::<S, 2>(simd, at),
-                        3 => self.strip::<S, 3>(simd, at),
-                        4 => self.strip::<S, 4>(simd, at),
-                        _ => self.strip::<S, 8>(simd, at),
-                    }
-                }
-                if !rest.is_empty() {
-                    self.strip::<S, 1>(
-                        simd,
-                        Strip {
-                            depth,
-                            cols: rest.clone(),
+                let block = TALL * depth.len() * size_of::<T>();
+                let most = match blocks * block > PANEL {
+                    true => (PANEL / block).max(1),
+                    false => blocks,
+                };
+                for panel in parts(blocks, most) {
+                    for strip in strips(vectors, widest::<S>(self.w.rows)) {
+                        let col = part.start + strip.start * lanes;
+                        let at = Strip {
+                            depth: depth.clone(),
+                            panel: panel.clone(),
+                            cols: col..col + strip.len() * lanes,
                             start,
-                        },
-                    );
+                        };
+                        match strip.len() {
+                            0 => {}
+                            1 => self.strip::<S, 1>(simd, at),
+                            2 => self.strip::<S, 2>(simd, at),
+                            3 => self.strip::<S, 3>(simd, at),
+                            4 => self.strip::<S, 4>(simd, at),
+                            _ => self.strip::<S, 8>(simd, at),
+                        }
+                    }
+                    if !rest.is_empty() {
+                        self.strip::<S, 1>(
+                            simd,
+                            Strip {
+                                depth: depth.clone(),
+                                panel,
+                                cols: rest.clone(),
+                                start,
+                            },
+                        );
+                    }
                 }
                 start = Start::Held;
             }
@@ -245,17 +257,21 @@ fn strips(vectors: usize, widest: usize) -> impl Iterator<Item = Range<usize>> {
 #[derive(Clone)]
 struct Strip<'a, T> {
     depth: Range<usize>,
+    /// Blocks of rows of W.
+    panel: Range<usize>,
     cols: Range<usize>,
     start: Start<'a, T>,
 }
 
 impl<T: Real> Multiply<'_, T> {
-    /// All rows of a strip of N vectors, or of a part of one.
+    /// A panel of rows of a strip of N vectors, or of a part of one.
     #[inline(always)]
     fn strip<S: Isa, const N: usize>(&mut self, simd: S, at: Strip<'_, T>) {
         let (_, height, taller) = even(self.w.rows, TALL);
-        let split = taller * (height + 1);
-        for (height, rows) in [(height + 1, 0..split), (height, split..self.w.rows)] {
+        let row = |block: usize| block * height + block.min(taller);
+        let Range { start, end } = at.panel;
+        let (first, split, last) = (row(start), row(taller.clamp(start, end)), row(end));
+        for (height, rows) in [(height + 1, first..split), (height, split..last)] {
             let at = at.clone();
             match height {
                 1 => self.blocks::<S, 1, N>(simd, rows, at),
@@ -275,7 +291,9 @@ impl<T: Real> Multiply<'_, T> {
         &mut self,
         simd: S,
         rows: Range<usize>,
-        Strip { depth, cols, start }: Strip<'_, T>,
+        Strip {
+            depth, cols, start, ..
+        }: Strip<'_, T>,
     ) {
         let (a, a_stride) = self.a;
         // Without rows of A there is nothing to point at.
@@ -1185,6 +1203,9 @@ mod tests {
         compare_all(64, 20, 1100, 8);
         compare_all(128, 256, 32, 16);
         compare_all(256, 193, 19, 1);
+        // W falls into panels.
+        compare_all(310, 190, 37, 1);
+        compare_all(257, 400, 48, 0);
     }
 
     #[test]
