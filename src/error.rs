@@ -311,6 +311,12 @@ pub enum Error {
         /// The value.
         value: f64,
     },
+    /// A gradient that a check found wrong, or could not find right.
+    #[error("{report}")]
+    Gradient {
+        /// What the check found.
+        report: String,
+    },
     /// Gauss-Newton rows of something that is no sum of squares.
     #[error(
         "condition `{condition}` is an energy, which has no Gauss-Newton rows; use a method of \

@@ -38,7 +38,7 @@
 //! A module uses those above it in this list, never those below: [`error`], [`plane`],
 //! [`elemental`], [`tape`], [`record`], the plan and the replay (private), [`network`] and
 //! [`parameters`], [`points`], [`domain`] and [`sample`], [`ansatz`], [`problem`],
-//! [`engine`], [`weights`] and [`model`], [`optim`] and [`train`]. [`plot`] stands beside
+//! [`engine`], [`check`], [`weights`] and [`model`], [`optim`] and [`train`]. [`plot`] stands beside
 //! them, and [`dual`] uses none of them.
 
 /// A short course, each page adding one idea.
@@ -60,6 +60,7 @@ pub mod course {
 struct Readme;
 
 pub mod ansatz;
+pub mod check;
 pub mod checkpoint;
 pub mod domain;
 pub mod dual;
@@ -84,6 +85,7 @@ pub mod tape;
 pub mod train;
 pub mod weights;
 
+pub use check::{GradientCheck, check_gradient, check_gradient_with};
 pub use domain::Domain;
 pub use elemental::{Elemental, Smoothness};
 pub use engine::{Engine, Evaluation, Options, Precision, Rows, values};
