@@ -1,6 +1,9 @@
-//! The one error type: what was given, what was expected, what to do.
+//! The one error type: what was given, what was expected, what to do. With it, how files are
+//! written, since that is where the world outside says no.
 
-use std::path::Path;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
 /// Everything that can be wrong with what a user gives. `at` is a place in the user's
 /// source, `file:line:column`.
@@ -354,6 +357,13 @@ pub enum Error {
 }
 
 impl Error {
+    pub(crate) fn file(path: &Path, reason: String) -> Self {
+        Self::File {
+            path: path.display().to_string(),
+            reason,
+        }
+    }
+
     pub(crate) fn length(what: impl Into<String>, given: usize, expected: usize) -> Self {
         Self::Length {
             what: what.into(),
@@ -382,12 +392,45 @@ pub(crate) fn write_text(path: &Path, text: &str) -> Result<(), Error> {
 
 /// Writes a file, and makes its folder.
 pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let fail = |error: std::io::Error| Error::File {
-        path: path.display().to_string(),
-        reason: error.to_string(),
-    };
+    let fail = |error: std::io::Error| Error::file(path, error.to_string());
     if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).map_err(fail)?;
+        fs::create_dir_all(folder).map_err(fail)?;
     }
-    std::fs::write(path, bytes).map_err(fail)
+    fs::write(path, bytes).map_err(fail)
+}
+
+/// Writes a file, and makes its folder, so that whoever reads it, even after a crash in
+/// between, finds the old content or the new one: into a temporary file beside it, flushed to
+/// the disk, which then takes its name.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let fail = |error: std::io::Error| Error::file(path, error.to_string());
+    // Through a link, so that it stays one.
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    if target.exists() && !target.is_file() {
+        let reason = "a folder or device, which a file cannot replace; give another path";
+        return Err(Error::file(path, reason.to_owned()));
+    }
+    let folder = match target.parent() {
+        Some(folder) if folder != Path::new("") => folder.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    fs::create_dir_all(&folder).map_err(fail)?;
+    let mut builder = tempfile::Builder::new();
+    // As readable as any new file, and not for the owner alone.
+    #[cfg(unix)]
+    let builder = {
+        use std::os::unix::fs::PermissionsExt;
+        builder.permissions(fs::Permissions::from_mode(0o666))
+    };
+    let mut temporary = builder.tempfile_in(&folder).map_err(fail)?;
+    temporary.write_all(bytes).map_err(fail)?;
+    temporary.as_file().sync_all().map_err(fail)?;
+    temporary
+        .persist(&target)
+        .map_err(|error| fail(error.error))?;
+    // The new name is in the folder; some systems cannot flush that.
+    if let Ok(folder) = File::open(&folder) {
+        let _ = folder.sync_all();
+    }
+    Ok(())
 }

@@ -2,8 +2,9 @@
 //! what to do and, where it was recorded, the line of the user's source.
 
 use dualtape::{
-    Activation, Architecture, Condition, Elemental, Engine, Equation, Error, Field, Init, Mlp,
-    Options, Parameters, Points, Precision, Problem, data, select, values,
+    Activation, Architecture, Condition, Design, Elemental, Engine, Equation, Error, Field, Init,
+    Mlp, Options, Parameters, Points, Precision, Problem, Quadrature, Sampler, data, select,
+    values,
 };
 use num_dual::{DualNum, DualStruct};
 use std::cell::Cell;
@@ -936,16 +937,74 @@ fn lengths_that_do_not_match() {
 
 #[test]
 fn absurd_sizes_are_refused_before_anything_is_allocated() {
+    const LARGE: usize = 1_000_000_000;
+    let refused = |text: String| {
+        assert!(
+            text.contains("the number of points to be made is"),
+            "{text}"
+        );
+        assert!(text.contains("at most 2^29 coordinates"), "{text}");
+    };
     for axes in [
-        vec![(0.0, 1.0, 1_000_000_000); 2],
+        vec![(0.0, 1.0, LARGE)],
+        vec![(0.0, 1.0, LARGE); 2],
         vec![(0.0, 1.0, usize::MAX); 2],
-        vec![(0.0, 1.0, 1 << 39)],
-        vec![(0.0, 1.0, 1 << 33)],
+        vec![(0.0, 1.0, 1 << 16); 2],
+        vec![(0.0, 1.0, 2); 40],
     ] {
-        let text = Points::grid(&axes).expect_err("too large").to_string();
-        let says = "the size of a grid is more than 2^32 points; take fewer points an axis";
-        assert_eq!(text, says);
+        refused(Points::grid(&axes).expect_err("too large").to_string());
+        refused(Points::chebyshev(&axes).expect_err("too large").to_string());
+        refused(
+            Quadrature::gauss_legendre(&axes)
+                .expect_err("too large")
+                .to_string(),
+        );
     }
+    for count in [LARGE, usize::MAX] {
+        let mut sampler = Sampler::new(&[(0.0, 1.0); 3], 1).expect("a sampler");
+        use Design::{Chebyshev, Grid, Halton, LatinHypercube, Sobol, Uniform};
+        for design in [Grid, Chebyshev, Uniform, LatinHypercube, Sobol, Halton] {
+            refused(
+                sampler
+                    .draw(design, count)
+                    .expect_err("too large")
+                    .to_string(),
+            );
+        }
+        let density = sampler.by_density(count, 1.0, |_| 1.0);
+        refused(density.expect_err("too large").to_string());
+        let pool = sampler.largest(1, count, |_| Ok(Vec::new()));
+        refused(pool.expect_err("too large").to_string());
+    }
+    // Networks: too wide, too wide to be multiplied, without layers, of no width.
+    for widths in [
+        &[1, 1_000_000, 1_000_000, 1][..],
+        &[1, usize::MAX, 1],
+        &[usize::MAX, usize::MAX],
+        &[1 << 32, 1 << 32, 1],
+        &[1],
+        &[],
+        &[1, 0, 1],
+    ] {
+        let error = Parameters::new()
+            .mlp("u", widths, Elemental::Tanh)
+            .expect_err("absurd");
+        assert!(
+            matches!(error, Error::Architecture { .. }),
+            "{widths:?}: {error}"
+        );
+    }
+    // As wide as that is allowed where it fits.
+    assert!(
+        Parameters::new()
+            .mlp("u", &[1, 1_000_000, 1], Elemental::Tanh)
+            .is_ok()
+    );
+    // A chunk of any size is no larger than its points.
+    let (params, problem) = plain();
+    let options = Options::default().chunk(usize::MAX - 15);
+    let engine = Engine::with(&problem, &options).expect("an engine");
+    assert!(engine.evaluate(params.values()).is_ok());
 }
 
 #[test]
