@@ -22,10 +22,29 @@ pub use quadrature::Quadrature;
 /// # Ok::<(), dualtape::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Lists")]
 pub struct Points {
     /// One list for each coordinate.
     coordinates: Vec<Vec<f64>>,
     columns: Vec<(String, Vec<f64>)>,
+}
+
+/// Points as they are read, before anything is known of their lengths.
+#[derive(Deserialize)]
+struct Lists {
+    coordinates: Vec<Vec<f64>>,
+    columns: Vec<(String, Vec<f64>)>,
+}
+
+impl TryFrom<Lists> for Points {
+    type Error = Error;
+
+    fn try_from(lists: Lists) -> Result<Self, Error> {
+        let mut columns = lists.columns.iter();
+        columns.try_fold(Self::new(lists.coordinates)?, |points, (name, list)| {
+            points.with_column(name, list)
+        })
+    }
 }
 
 impl Points {
