@@ -1,4 +1,5 @@
-//! Gradients on trial: by remainders of the loss, and by nested numbers of num-dual.
+//! Gradients on trial: by remainders of the loss, by nested numbers of num-dual, and by the
+//! other ways that an engine has.
 //! Knows nothing of how a gradient is made, nor of training.
 //!
 //! Each condition is tried by itself, on one block of the parameters at a time, so that a
@@ -13,12 +14,15 @@
 //! - **Nested numbers.** Some points are evaluated anew, tape node by tape node, by
 //!   `HyperHyperDual<Dual64>`: up to three nested derivatives in the coordinates and one
 //!   along v, with no jet, plan or kernel in common with the engine.
+//! - **Lowerings.** Nested reverse mode, a split of both modes and, to the bit, recomputation
+//!   give the same gradient.
 //!
 //! It fails closed: an error, a difference that cannot be resolved, or no test at all is not
 //! a pass.
 
-use crate::engine::{Engine, Options};
+use crate::engine::{Engine, Options, Precision};
 use crate::error::Error;
+use crate::lower::{Lowering, orders};
 use crate::parameters::Block;
 use crate::plane::Coordinate;
 use crate::problem::{Condition, Measure, Problem};
@@ -38,7 +42,8 @@ const DOUBT: f64 = 4.0;
 const RESOLUTION: f64 = 1e-3;
 /// Points of each condition that nested numbers are tried at.
 const POINTS: usize = 3;
-/// Agreement of nested numbers with the engine, relative to the numbers that enter.
+/// Agreement of nested numbers and of lowerings with the engine, relative to the numbers that
+/// enter.
 const AGREEMENT: f64 = 1e-11;
 
 /// A way to doubt a gradient.
@@ -51,6 +56,10 @@ pub enum Test {
     Remainder,
     /// Numbers of num-dual, nested, give the same.
     Nested,
+    /// Another lowering gives the same.
+    Lowering(Lowering),
+    /// Recomputation gives the same bits.
+    Recomputation,
 }
 
 impl fmt::Display for Test {
@@ -59,6 +68,9 @@ impl fmt::Display for Test {
             Self::Evaluation => "evaluation",
             Self::Remainder => "remainder",
             Self::Nested => "nested",
+            Self::Lowering(Lowering::NestedReverse) => "reverse",
+            Self::Lowering(_) => "split",
+            Self::Recomputation => "recomputed",
         })
     }
 }
@@ -112,10 +124,10 @@ impl fmt::Display for Finding {
         let numbers = format!(
             "gradient {:.9e}, {} {:.9e}, resolved to {:.1e}",
             self.gradient,
-            if self.test == Test::Nested {
-                "num-dual"
-            } else {
-                "loss"
+            match self.test {
+                Test::Nested => "num-dual",
+                Test::Lowering(_) | Test::Recomputation => "the other way",
+                _ => "loss",
             },
             self.reference,
             self.resolution
@@ -252,7 +264,10 @@ pub fn check_gradient_with(
     let mut report = check_remainders(&names, blocks, parameters, &gradients, |at| {
         engine.losses(at)
     });
-    if options.precision == crate::engine::Precision::Double {
+    report
+        .findings
+        .extend(lowerings(problem, parameters, options, &gradients));
+    if options.precision == Precision::Double {
         for condition in &problem.conditions {
             report
                 .findings
@@ -549,6 +564,111 @@ impl Ladder {
     }
 }
 
+// Other ways of the engine.
+
+/// The gradients by other lowerings and by recomputation against those given.
+fn lowerings(
+    problem: &Problem,
+    theta: &[f64],
+    options: &Options,
+    gradients: &[Vec<f64>],
+) -> Vec<Finding> {
+    let order = |c: &Condition| orders(c.equation.tape()).into_iter().max().unwrap_or(0);
+    let order = problem.conditions.iter().map(order).max().unwrap_or(0);
+    let lowered =
+        |lowering: Lowering| (Test::Lowering(lowering), options.clone().lowering(lowering));
+    let mut ways = vec![(
+        Test::Recomputation,
+        options.clone().recompute(!options.recompute),
+    )];
+    if order > 0 {
+        let plain = match options.lowering {
+            Lowering::NestedReverse => Lowering::Jets,
+            _ => Lowering::NestedReverse,
+        };
+        ways.push(lowered(plain));
+    }
+    if order > 1 {
+        ways.push(lowered(Lowering::Partial { inner: 1 }));
+    }
+    // What rounding does: the gradients at parameters that are hardly others.
+    let epsilon = match options.precision {
+        Precision::Double => f64::EPSILON,
+        Precision::Single => f32::EPSILON.into(),
+    };
+    let mut noise = gradients
+        .iter()
+        .map(|g| vec![0.0; g.len()])
+        .collect::<Vec<_>>();
+    for seed in 0..2 {
+        let moved = theta.iter().zip(signs(seed));
+        let moved: Vec<f64> = moved
+            .map(|(x, sign)| x * (1.0 + 2.0 * epsilon * sign))
+            .collect();
+        let near = Engine::with(problem, options).and_then(|engine| engine.gradients(&moved));
+        for (noise, (a, b)) in noise
+            .iter_mut()
+            .zip(gradients.iter().zip(near.unwrap_or_default()))
+        {
+            for (noise, (a, b)) in noise.iter_mut().zip(a.iter().zip(b)) {
+                *noise = f64::max(*noise, (a - b).abs());
+            }
+        }
+    }
+    let mut findings = Vec::new();
+    for (test, options) in ways {
+        let other = match Engine::with(problem, &options).and_then(|engine| engine.gradients(theta))
+        {
+            Ok(other) => other,
+            // Too many nodes: not a way that anybody can go.
+            Err(Error::LoweringTooLarge { .. }) => continue,
+            Err(error) => {
+                let mut report = failed(error);
+                report.findings[0].test = test;
+                findings.append(&mut report.findings);
+                continue;
+            }
+        };
+        for (place, condition) in problem.conditions.iter().enumerate() {
+            let (own, other, noise) = (&gradients[place], &other[place], &noise[place]);
+            let largest = |list: &[f64]| list.iter().fold(0.0_f64, |m, x| m.max(x.abs()));
+            let share = AGREEMENT * epsilon / f64::EPSILON;
+            let resolution = match test {
+                Test::Recomputation => 0.0,
+                _ => share * largest(own) + 30.0 * largest(noise),
+            };
+            for block in &problem.blocks {
+                let range = block.offset..block.offset + block.len();
+                let size = |&i: &usize| (own[i] - other[i]).abs();
+                let worst = range
+                    .max_by(|a, b| size(a).total_cmp(&size(b)))
+                    .unwrap_or(block.offset);
+                let agrees = match test {
+                    Test::Recomputation => own[worst].to_bits() == other[worst].to_bits(),
+                    _ => size(&worst) <= resolution,
+                };
+                let row = (worst - block.offset) / block.columns;
+                findings.push(Finding {
+                    test,
+                    condition: condition.name.clone(),
+                    block: block.name.clone(),
+                    entry: Some((row, (worst - block.offset) % block.columns)),
+                    gradient: own[worst],
+                    reference: other[worst],
+                    resolution,
+                    slope: None,
+                    verdict: if agrees {
+                        Verdict::Agrees
+                    } else {
+                        Verdict::Differs
+                    },
+                });
+            }
+        }
+    }
+    findings
+}
+
 // Nested numbers.
 
 /// Three directions in the coordinates, and one in the parameters inside.
@@ -706,6 +826,24 @@ fn residuals(
                                 sum + parameter(weight + row * columns + column) * *a
                             })
                         })
+                        .collect()
+                }
+                Op::Transposed { weight } => (0..node.rows)
+                    .map(|column| {
+                        let pairs = input(0).iter().enumerate();
+                        pairs.fold(Number::from(0.0), |sum, (row, a)| {
+                            sum + parameter(weight + row * node.rows + column) * *a
+                        })
+                    })
+                    .collect(),
+                Op::SumRows => vec![input(0).iter().copied().sum()],
+                Op::Guard => {
+                    let pairs = input(0).iter().zip(input(1));
+                    let open = |(x, adjoint): (&Number, &Number)| {
+                        adjoint.re.re != 0.0 || x.re.re.is_finite()
+                    };
+                    pairs
+                        .map(|pair| Number::from(f64::from(u8::from(open(pair)))))
                         .collect()
                 }
                 Op::Detach => {

@@ -3,8 +3,8 @@
 use dualtape::check::{Finding, GradientCheck, Test, Verdict, check_remainders};
 use dualtape::elemental::Smoothness;
 use dualtape::{
-    Condition, Elemental, Engine, Equation, Error, Field, Options, Parameters, Points, Precision,
-    Problem, Quadrature, check_gradient, check_gradient_with, data, detach, select,
+    Condition, Elemental, Engine, Equation, Error, Field, Lowering, Options, Parameters, Points,
+    Precision, Problem, Quadrature, check_gradient, check_gradient_with, data, detach, select,
 };
 use proptest::prelude::*;
 
@@ -94,6 +94,10 @@ fn c16_a_right_gradient_passes_with_slope_two() -> Result<(), Error> {
     // 4 conditions on 4 + 4 blocks of weights and biases, u's of three layers, and nu.
     assert_eq!(report.tests(Test::Remainder), 2 * 4 * 11);
     assert_eq!(report.tests(Test::Nested), 4 * 11);
+    assert_eq!(report.tests(Test::Recomputation), 4 * 11);
+    for lowering in [Lowering::NestedReverse, Lowering::Partial { inner: 1 }] {
+        assert_eq!(report.tests(Test::Lowering(lowering)), 4 * 11);
+    }
     let mut slopes = 0;
     for finding in report.findings() {
         if let Some(slope) = finding.slope {

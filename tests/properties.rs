@@ -8,7 +8,7 @@ use dualtape::plane::Plane;
 use dualtape::tape::{NodeId, Op, Tape};
 use dualtape::{
     Architecture, Condition, Elemental, Engine, Equation, Error, Evaluation, Field, InstructionSet,
-    Mlp, Options, Parameters, Points, Problem, check_gradient, data, detach, select,
+    Lowering, Mlp, Options, Parameters, Points, Problem, check_gradient, data, detach, select,
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -354,6 +354,19 @@ proptest! {
                 let got = built.evaluate(&Options::default().instructions(set).chunk(chunk))?;
                 let error = difference(&got, &want, &scale);
                 prop_assert!(error < 1e-11, "{}, {} a chunk: {:e}", set.name(), chunk, error);
+            }
+        }
+        for lowering in [Lowering::NestedReverse, Lowering::Partial { inner: 1 }, Lowering::Partial { inner: 2 }, Lowering::Auto, Lowering::Jets] {
+            let options = Options::default().chunk(32).lowering(lowering);
+            let got = match built.evaluate(&options) {
+                Err(Error::LoweringTooLarge { .. }) => continue,
+                got => got?,
+            };
+            let error = difference(&got, &want, &scale);
+            prop_assert!(error < 1e-11, "{:?}: {:e}", lowering, error);
+            let again = built.evaluate(&options.recompute(true))?;
+            if lowering != Lowering::Auto {
+                prop_assert_eq!(bits(&again), bits(&got), "{:?} recomputed", lowering);
             }
         }
         // Gauss-Newton rows are another sweep.
