@@ -38,8 +38,10 @@ const HALVINGS: usize = 22;
 const DIRECTIONS: u64 = 2;
 /// A difference is real where it is so many times what the test could resolve.
 const DOUBT: f64 = 4.0;
-/// A test decides where it resolves this share of the block's gradient.
+/// A test decides where it resolves this share of the block's gradient,
 const RESOLUTION: f64 = 1e-3;
+/// or this share of the whole gradient: a block may have none, by a symmetry.
+const NEGLIGIBLE: f64 = 1e-9;
 /// Points of each condition that nested numbers are tried at.
 const POINTS: usize = 3;
 /// Agreement of nested numbers and of lowerings with the engine, relative to the numbers that
@@ -261,7 +263,8 @@ pub fn check_gradient_with(
         Err(error) => return failed(error),
     };
     let blocks = &problem.blocks;
-    let mut report = check_remainders(&names, blocks, parameters, &gradients, |at| {
+    let epsilon = epsilon(options);
+    let mut report = remainders(&names, blocks, parameters, &gradients, epsilon, &mut |at| {
         engine.losses(at)
     });
     report
@@ -275,6 +278,14 @@ pub fn check_gradient_with(
         }
     }
     report
+}
+
+/// The rounding unit of the losses.
+fn epsilon(options: &Options) -> f64 {
+    match options.precision {
+        Precision::Double => f64::EPSILON,
+        Precision::Single => f32::EPSILON.into(),
+    }
 }
 
 fn failed(error: Error) -> GradientCheck {
@@ -321,6 +332,27 @@ pub fn check_remainders(
     gradients: &[Vec<f64>],
     mut losses: impl FnMut(&[f64]) -> Result<Vec<f64>, Error>,
 ) -> GradientCheck {
+    remainders(
+        conditions,
+        blocks,
+        parameters,
+        gradients,
+        f64::EPSILON,
+        &mut losses,
+    )
+}
+
+/// Losses of all conditions at some parameters.
+type Losses<'a> = dyn FnMut(&[f64]) -> Result<Vec<f64>, Error> + 'a;
+
+fn remainders(
+    conditions: &[String],
+    blocks: &[Block],
+    parameters: &[f64],
+    gradients: &[Vec<f64>],
+    epsilon: f64,
+    losses: &mut Losses<'_>,
+) -> GradientCheck {
     let covered: usize = blocks.iter().map(Block::len).sum();
     let lengths = [
         ("gradients", gradients.len(), conditions.len()),
@@ -342,14 +374,7 @@ pub fn check_remainders(
                 .take(block.len())
                 .collect();
             let mut ladder = |part: Range<usize>| {
-                Ladder::climb(
-                    &mut losses,
-                    conditions.len(),
-                    parameters,
-                    &range,
-                    &signs,
-                    part,
-                )
+                Ladder::climb(losses, conditions.len(), parameters, &range, &signs, part)
             };
             let whole = match ladder(0..block.len()) {
                 Ok(ladder) => ladder,
@@ -362,9 +387,16 @@ pub fn check_remainders(
                 }
             };
             for (place, name) in conditions.iter().enumerate() {
+                let scales = Scales {
+                    epsilon,
+                    whole: gradients[place].iter().map(|g| g.abs()).sum(),
+                };
                 let gradient = &gradients[place][range.clone()];
                 let theta = &parameters[range.clone()];
-                let mut finding = whole.judge(place, gradient, theta, &signs, 0..block.len());
+                let judge = |ladder: &Ladder, part: Range<usize>| {
+                    ladder.judge(place, gradient, theta, &signs, part, &scales)
+                };
+                let mut finding = judge(&whole, 0..block.len());
                 finding.condition.clone_from(name);
                 finding.block.clone_from(&block.name);
                 if finding.verdict == Verdict::Differs {
@@ -375,10 +407,7 @@ pub fn check_remainders(
                         let middle = part.start + part.len() / 2;
                         let halves = [part.start..middle, middle..part.end].map(|half| {
                             let ladder = ladder(half.clone()).ok()?;
-                            Some((
-                                ladder.judge(place, gradient, theta, &signs, half.clone()),
-                                half,
-                            ))
+                            Some((judge(&ladder, half.clone()), half))
                         });
                         let differs = halves
                             .into_iter()
@@ -418,6 +447,14 @@ fn signs(seed: u64) -> impl Iterator<Item = f64> {
     })
 }
 
+/// What numbers are compared with.
+struct Scales {
+    /// The rounding unit of the losses.
+    epsilon: f64,
+    /// The sum of all entries of the condition's gradient, without signs.
+    whole: f64,
+}
+
 /// Central differences of all losses along a direction, from large steps to small ones.
 struct Ladder {
     steps: Vec<f64>,
@@ -430,7 +467,7 @@ struct Ladder {
 
 impl Ladder {
     fn climb(
-        losses: &mut impl FnMut(&[f64]) -> Result<Vec<f64>, Error>,
+        losses: &mut Losses<'_>,
         conditions: usize,
         parameters: &[f64],
         block: &Range<usize>,
@@ -498,13 +535,14 @@ impl Ladder {
         theta: &[f64],
         signs: &[f64],
         part: Range<usize>,
+        scales: &Scales,
     ) -> Finding {
         let entries = || part.clone().map(|i| (gradient[i], theta[i], signs[i]));
         let along: f64 = entries().map(|(g, _, sign)| g * sign).sum();
         let size: f64 = entries().map(|(g, ..)| g.abs()).sum();
         // Rounding of the loss, and of the moved parameters.
         let shifted: f64 = entries().map(|(g, theta, _)| (g * theta).abs()).sum();
-        let noise = self.noise[place].max(f64::EPSILON * (self.values[place].abs() + shifted));
+        let noise = self.noise[place].max(scales.epsilon * (self.values[place].abs() + shifted));
         let floor = |k: usize| noise / self.steps[k];
 
         let d = &self.differences[place];
@@ -529,11 +567,14 @@ impl Ladder {
         }
         let constant = d.iter().all(|d| *d == 0.0) && size == 0.0;
         let difference = (along - limit).abs();
+        let negligible = NEGLIGIBLE * scales.epsilon / f64::EPSILON;
         let verdict = if constant {
             Verdict::Agrees
         } else if difference > DOUBT * resolution {
             Verdict::Differs
-        } else if difference <= DOUBT * resolution && resolution <= RESOLUTION * size {
+        } else if difference <= DOUBT * resolution
+            && resolution <= f64::max(RESOLUTION * size, negligible * scales.whole)
+        {
             Verdict::Agrees
         } else {
             Verdict::Unresolved
@@ -592,10 +633,7 @@ fn lowerings(
         ways.push(lowered(Lowering::Partial { inner: 1 }));
     }
     // What rounding does: the gradients at parameters that are hardly others.
-    let epsilon = match options.precision {
-        Precision::Double => f64::EPSILON,
-        Precision::Single => f32::EPSILON.into(),
-    };
+    let epsilon = epsilon(options);
     let mut noise = gradients
         .iter()
         .map(|g| vec![0.0; g.len()])

@@ -1,6 +1,7 @@
 //! The one error type: what was given, what was expected, what to do. With it, how files are
 //! written, since that is where the world outside says no.
 
+use std::fmt;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -324,8 +325,9 @@ pub enum Error {
     },
     /// A gradient that is not finite although the loss is.
     #[error(
-        "the gradient in parameter {index} (`{name}`) is {value} although the loss is finite; \
-         look for a function with an infinite derivative, such as a square root at 0"
+        "the gradient in parameter {index} (`{name}`) is {value} although the loss is \
+         finite{}; look for a function with an infinite derivative, such as a square root at 0",
+        origin.as_ref().map_or(String::new(), |origin| format!(": {origin}"))
     )]
     NonFiniteGradient {
         /// The parameter's index.
@@ -334,6 +336,8 @@ pub enum Error {
         name: String,
         /// The value.
         value: f64,
+        /// Where it comes from, unless it is made of many large but finite parts.
+        origin: Option<Box<Origin>>,
     },
     /// A gradient that a check found wrong, or could not find right.
     #[error("{report}")]
@@ -375,6 +379,32 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+}
+
+/// Where a gradient that is not finite comes from.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Origin {
+    /// The condition.
+    pub condition: String,
+    /// The first of its points that makes one.
+    pub point: usize,
+    /// Its coordinates, by name.
+    pub coordinates: String,
+    /// The operation whose derivative is not finite there and where it was recorded, if there
+    /// is a single one: the last on the tape, the first that the reverse sweep meets.
+    pub node: Option<(String, String)>,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (condition, point, coordinates) = (&self.condition, self.point, &self.coordinates);
+        write!(f, "condition `{condition}`, point {point} ({coordinates})")?;
+        match &self.node {
+            Some((node, at)) => write!(f, ", the derivative of `{node}`, recorded at {at}"),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Error {

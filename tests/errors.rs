@@ -1340,6 +1340,7 @@ fn infinite_gradient_of_a_finite_loss() {
     let mut params = Parameters::new();
     let a = params.coefficient("a", 0.0).expect("a");
     let b = params.coefficient("b", 1.0).expect("b");
+    let line = line!() + 2;
     let eq = Equation::record("eq", &params, ["x"], |[x]| {
         a.field().sqrt() + b.field() * x - 2.0
     })
@@ -1356,21 +1357,74 @@ fn infinite_gradient_of_a_finite_loss() {
                 engine.gradients(params.values()).expect_err("not finite"),
             ] {
                 let text = error.to_string();
-                let Error::NonFiniteGradient { index, name, value } = error else {
+                let Error::NonFiniteGradient {
+                    index,
+                    name,
+                    value,
+                    origin,
+                    ..
+                } = error
+                else {
                     panic!("another error: {text}");
                 };
                 assert_eq!((index, name.as_str()), (0, "a"));
+                let origin = origin.expect("an origin");
+                assert_eq!((origin.condition.as_str(), origin.point), ("eq", 0));
+                let (node, at) = origin.node.expect("a node");
+                assert_eq!(node, "sqrt");
+                assert!(at.contains(&format!("errors.rs:{line}:")), "{at}");
                 assert_eq!(
                     text,
                     format!(
                         "the gradient in parameter 0 (`a`) is {value} although the loss is \
-                         finite; look for a function with an infinite derivative, such as a \
-                         square root at 0"
+                         finite: condition `eq`, point 0 (x = 0), the derivative of `sqrt`, \
+                         recorded at {at}; look for a function with an infinite derivative, such \
+                         as a square root at 0"
                     )
                 );
             }
         }
     }
+}
+
+/// Where one of many points, in one of two conditions, meets an infinite derivative; and
+/// where the branch that is not taken has one too.
+#[test]
+fn the_origin_of_an_infinite_gradient_is_found() {
+    let mut params = Parameters::new();
+    let a = params.coefficient("a", 0.25).expect("a");
+    let fine = Equation::record("fine", &params, ["x"], |[x]| a.field() * x).expect("fine");
+    let line = line!() + 3;
+    let steep = Equation::record("steep", &params, ["x", "y"], |[x, y]| {
+        let spared = select(x.above(2.0), (a.field() - 0.25).sqrt(), a.field());
+        (a.field() - x).powf(1.5).d(x) + spared * y
+    })
+    .expect("steep");
+    let rows: Vec<[f64; 2]> = (0..200)
+        .map(|i| [if i == 137 { 0.25 } else { -1.0 }, f64::from(i)])
+        .collect();
+    let conditions = [
+        Condition::new(&fine, points(&[0.5])),
+        Condition::new(&steep, Points::from_rows(&rows).expect("points"))
+            .energy()
+            .weight(-1.0),
+    ];
+    let problem = Problem::new(&params, conditions).expect("a problem");
+    let engine = Engine::new(&problem).expect("an engine");
+    assert!(engine.loss(params.values()).is_ok());
+    let error = engine.evaluate(params.values()).expect_err("infinite");
+    let Error::NonFiniteGradient {
+        origin: Some(origin),
+        ..
+    } = &error
+    else {
+        panic!("{error}");
+    };
+    assert_eq!((origin.condition.as_str(), origin.point), ("steep", 137));
+    assert_eq!(origin.coordinates, "x = 0.25, y = 137");
+    let (node, at) = origin.node.as_ref().expect("a node");
+    assert_eq!(node, "powf(1.5)");
+    assert!(at.contains(&format!("errors.rs:{line}:")), "{at}");
 }
 
 #[test]

@@ -147,6 +147,16 @@ impl Series {
 /// c_0..=c_8 of an elemental at x, with so many digits.
 fn reference(elemental: &Elemental, x: f64, digits: Digits) -> Vec<Big> {
     use Elemental::*;
+    // Where e^x has more digits than a computer has memory, nothing happens any more, but
+    // that what grows like x goes on to.
+    if domain(elemental).interest < 1e3 && x.abs() > FAR {
+        let mut c = reference(elemental, FAR.copysign(x), digits);
+        let value = c[0].to_f64().value();
+        if value.abs() == FAR {
+            c[0] = digits.number(x.abs().copysign(value));
+        }
+        return c;
+    }
     let t = digits.argument(x);
     let number = |x: f64| digits.number(x);
     let neg = |s: Series| s.map(|c| -c);
@@ -257,6 +267,9 @@ fn reference(elemental: &Elemental, x: f64, digits: Digits) -> Vec<Big> {
     };
     series.0
 }
+
+/// Beyond it functions of e^x are their limits in every precision.
+const FAR: f64 = 1e4;
 
 // Arguments.
 
