@@ -30,7 +30,7 @@
 //! recorded values is an error, and [`select`] takes its place. `f32` and `f64` only.
 //!
 //! # Where to start
-//! The [course] is five short pages. [`Equation::record`] writes an equation down,
+//! The [course] is five short pages, and [trust] says what you can rely on. [`Equation::record`] writes an equation down,
 //! [`Problem`] puts it on points, [`Engine`] evaluates it. [`dual`] shows the idea at one
 //! point, readable from end to end.
 //!
@@ -54,6 +54,9 @@ pub mod course {
     #[doc = include_str!("../docs/5-a-pinn.md")]
     pub mod a_pinn {}
 }
+
+#[doc = include_str!("../docs/trust.md")]
+pub mod trust {}
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Inputs of each target where no time is given.
-const INPUTS: usize = 4_000;
+const INPUTS: usize = 3_000;
 
 /// Numbers from a seed (SplitMix64).
 struct Random(u64);
@@ -236,6 +236,8 @@ impl Slot {
     }
     fn hold(&self, bytes: &[u8]) -> PathBuf {
         let file = self.folder.path().join("input");
+        // Anew: to replace what is there makes some systems wait for the disk.
+        let _ = std::fs::remove_file(&file);
         std::fs::write(&file, bytes).expect("written");
         file
     }
@@ -261,17 +263,47 @@ fn model() -> Result<Vec<u8>, Error> {
     Ok(std::fs::read(file).expect("the model"))
 }
 
-/// With a header of the length that the file says.
-fn with_length(bytes: Vec<u8>) -> Vec<u8> {
-    let end = bytes
-        .iter()
-        .rposition(|&b| b == b'}')
-        .map_or(8, |end| end + 1);
-    let mut bytes = bytes;
-    if let (Some(head), true) = (bytes.first_chunk_mut::<8>(), end >= 8) {
+/// With the length that the header has, so that what is inside is read.
+fn with_length(mut bytes: Vec<u8>) -> Vec<u8> {
+    let (mut depth, mut quoted, mut escaped) = (0_usize, false, false);
+    let mut end = None;
+    for (place, &byte) in bytes.iter().enumerate().skip(8) {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b'{' if !quoted => depth += 1,
+            b'}' if !quoted => {
+                depth = depth.saturating_sub(1);
+                if depth == 0 {
+                    end = Some(place + 1);
+                    break;
+                }
+            }
+            _ => {}
+        }
+    }
+    if let (Some(end), Some(head)) = (end, bytes.first_chunk_mut::<8>()) {
         *head = (end as u64 - 8).to_le_bytes();
     }
     bytes
+}
+
+/// As files were before they had a checksum: else no mutation would come further.
+fn without_checksum(bytes: &[u8]) -> Vec<u8> {
+    let key = b"\\\"checksum\\\":";
+    let start = bytes
+        .windows(key.len())
+        .position(|window| window == key)
+        .expect("a checksum");
+    let length = bytes[start..]
+        .iter()
+        .position(|&b| b == b',')
+        .expect("a comma")
+        + 1;
+    let mut own = bytes.to_vec();
+    own.drain(start..start + length);
+    with_length(own)
 }
 
 fn use_model(model: &Model) -> Result<(), Error> {
@@ -280,15 +312,15 @@ fn use_model(model: &Model) -> Result<(), Error> {
         let _ = model.evaluate(name, &points);
         let _ = model.derivatives(name, &points, &[&["x"], &["t", "x"]]);
     }
-    let slot = Slot::new();
-    model.save(slot.hold(b""))
+    Ok(())
 }
 
 #[test]
 fn models() -> Result<(), Error> {
     let slot = Slot::new();
     let good = model()?;
-    fuzz("model", vec![good], with_length, |bytes| {
+    let good = vec![without_checksum(&good), good];
+    fuzz("model", good, with_length, |bytes| {
         use_model(&Model::load(slot.hold(bytes))?)
     });
     Ok(())
