@@ -9,6 +9,7 @@ use dualtape::{
     Adam, Condition, Elemental, Engine, Equation, Error, Field, Lbfgs, LevenbergMarquardt, Model,
     Options, Parameters, Points, Problem, Sampler, Spring, SsBroyden, Stage, Train, points, select,
 };
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -167,53 +168,76 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Feeds a target; `good` joins the corpus. Each input is one that `prepare` may complete.
+/// What an input leads to, without names and numbers: inputs that lead elsewhere are worth
+/// keeping and changing further.
+fn outcome(result: &Result<(), Error>) -> String {
+    let text = match result {
+        Ok(()) => "accepted".to_owned(),
+        Err(error) => error.to_string(),
+    };
+    // Names stand between accents; after a file's name comes the reason.
+    let outside = text.split('`').step_by(2);
+    let words = outside.flat_map(|part| part.split(|c: char| !c.is_ascii_lowercase()));
+    let words: BTreeSet<&str> = words.filter(|word| word.len() > 3).collect();
+    words.into_iter().collect::<Vec<_>>().join(" ")
+}
+
+/// Feeds a target; `good` joins the corpus. `prepare` completes each changed input. Where
+/// time is given, inputs with new outcomes are kept in the corpus.
 fn fuzz(
     target: &str,
     good: Vec<Vec<u8>>,
     prepare: impl Fn(Vec<u8>) -> Vec<u8>,
     mut run: impl FnMut(&[u8]) -> Result<(), Error>,
 ) {
-    let seconds = std::env::var("DUALTAPE_FUZZ")
-        .ok()
-        .and_then(|text| text.parse().ok());
+    const MOST_KEPT: usize = 100;
+    let seconds = std::env::var("DUALTAPE_FUZZ").ok();
+    let seconds: Option<f64> = seconds.and_then(|text| text.parse().ok());
     let mut inputs = corpus(target);
     let kept = inputs.len();
     inputs.extend(good);
+    let given = inputs.len();
     let start = Instant::now();
-    let mut random = Random(seconds.map_or(1, |_: f64| {
+    let mut random = Random(seconds.map_or(1, |_| {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         since.map_or(1, |time| time.as_nanos() as u64)
     }));
+    let mut outcomes = BTreeSet::new();
     let (mut tried, mut accepted) = (0_usize, 0_usize);
-    let mut try_one = |bytes: Vec<u8>| {
-        match catch_unwind(AssertUnwindSafe(|| run(&bytes))) {
-            Ok(result) => accepted += usize::from(result.is_ok()),
-            Err(_) => {
-                let file = home().join("crashes").join(format!("{target}-{tried}"));
-                std::fs::create_dir_all(home().join("crashes")).expect("a folder");
-                std::fs::write(&file, &bytes).expect("written");
-                panic!("{target}: a panic; the input is in {}", file.display());
-            }
-        }
-        tried += 1;
-        tried
-    };
-    for bytes in &inputs {
-        try_one(bytes.clone());
-    }
     loop {
-        let tried = try_one(prepare(mutate(&mut random, &inputs)));
+        let known = tried < given;
+        let bytes = match known {
+            true => inputs[tried].clone(),
+            false => prepare(mutate(&mut random, &inputs)),
+        };
+        let Ok(result) = catch_unwind(AssertUnwindSafe(|| run(&bytes))) else {
+            let file = home().join("crashes").join(format!("{target}-{tried}"));
+            std::fs::create_dir_all(home().join("crashes")).expect("a folder");
+            std::fs::write(&file, &bytes).expect("written");
+            panic!("{target}: a panic; the input is in {}", file.display());
+        };
+        tried += 1;
+        accepted += usize::from(result.is_ok());
+        if outcomes.insert(outcome(&result)) && !known && inputs.len() < MOST_KEPT {
+            if seconds.is_some() && bytes.len() < 8 << 10 {
+                let folder = home().join("corpus").join(target);
+                std::fs::create_dir_all(&folder).expect("a folder");
+                let name = format!("{:08x}", crc32fast::hash(&bytes));
+                std::fs::write(folder.join(name), &bytes).expect("written");
+            }
+            inputs.push(bytes);
+        }
         let over = match seconds {
             Some(seconds) => start.elapsed() >= Duration::from_secs_f64(seconds),
             None => tried >= INPUTS,
         };
-        if over {
+        if over && tried >= given {
             break;
         }
     }
     println!(
-        "{target}: {tried} inputs ({kept} kept), {accepted} accepted, {:.0} s",
+        "{target}: {tried} inputs ({kept} kept), {accepted} accepted, {} outcomes, {:.0} s",
+        outcomes.len(),
         start.elapsed().as_secs_f64()
     );
     assert!(accepted > 0, "{target}: nothing was ever accepted");
