@@ -5,12 +5,11 @@
 //! the body: [postcard](https://docs.rs/postcard), a compact and stable format for serde
 //! that keeps every bit of a number.
 
-use crate::error::Error;
+use crate::error::{Error, write_whole};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::fs::{self, File};
-use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::path::Path;
 
 const WORD: &[u8; 8] = b"DUALTAPE";
 const VERSION: u32 = 1;
@@ -47,9 +46,7 @@ fn foreign(what: &str, reason: String) -> Error {
     }
 }
 
-/// Writes a thing into a file, so that whoever reads it, even after a crash in between, finds
-/// the old file or the new one: into a temporary file beside it, flushed to the disk, which
-/// then takes its name. Makes its folder.
+/// Writes a thing into a file, whole or not at all.
 pub(crate) fn write(path: &Path, thing: &impl Serialize) -> Result<(), Error> {
     let body = encode(thing);
     let mut bytes = Vec::with_capacity(HEADER + body.len());
@@ -58,27 +55,13 @@ pub(crate) fn write(path: &Path, thing: &impl Serialize) -> Result<(), Error> {
     bytes.extend((body.len() as u64).to_le_bytes());
     bytes.extend(crc32fast::hash(&body).to_le_bytes());
     bytes.extend(body);
-    let fail = |error: std::io::Error| file(path, error.to_string());
-    let folder = match path.parent() {
-        Some(folder) if folder != Path::new("") => folder.to_owned(),
-        _ => PathBuf::from("."),
-    };
-    fs::create_dir_all(&folder).map_err(fail)?;
-    let mut temporary = tempfile::NamedTempFile::new_in(&folder).map_err(fail)?;
-    temporary.write_all(&bytes).map_err(fail)?;
-    temporary.as_file().sync_all().map_err(fail)?;
-    temporary.persist(path).map_err(|error| fail(error.error))?;
-    // The new name is in the folder; some systems cannot flush that.
-    if let Ok(folder) = File::open(&folder) {
-        let _ = folder.sync_all();
-    }
-    Ok(())
+    write_whole(path, &bytes)
 }
 
 /// Reads what [`write`] wrote.
 pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
-    let bytes = fs::read(path).map_err(|error| file(path, error.to_string()))?;
-    let bad = |reason: &str| Err(file(path, reason.to_owned()));
+    let bytes = fs::read(path).map_err(|error| Error::file(path, error.to_string()))?;
+    let bad = |reason: &str| Err(Error::file(path, reason.to_owned()));
     if !bytes.starts_with(WORD) {
         return bad("not a checkpoint of dualtape: it does not start with `DUALTAPE`");
     }
@@ -105,12 +88,5 @@ pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<T, Error> {
     if checksum != u64::from(crc32fast::hash(body)) {
         return bad("the checkpoint is damaged: its checksum does not fit; use an older one");
     }
-    decode("checkpoint", body).map_err(|error| file(path, error.to_string()))
-}
-
-fn file(path: &Path, reason: String) -> Error {
-    Error::File {
-        path: path.display().to_string(),
-        reason,
-    }
+    decode("checkpoint", body).map_err(|error| Error::file(path, error.to_string()))
 }

@@ -27,26 +27,7 @@
 //! for each instruction set; the rest (tan, inverse functions, non-integer powers) go a lane
 //! at a time, their recurrences in twofold arithmetic as well.
 //!
-//! # How exact
-//!
-//! The largest error of c_k that several hundred arguments a function showed, from the subnormal numbers
-//! to the overflow, on AVX-512, AVX2 and the baseline, against values with 1300 digits. The
-//! unit is that of the last place, or where c_k is worse conditioned than that, what one
-//! unit in the last place of x does to it (`tests/elemental.rs` measures and asserts).
-//!
-//! | | f64, k ≤ 4 | f64, k ≤ 8 | f32, k ≤ 4 | f32, k ≤ 8 |
-//! |---|---|---|---|---|
-//! | tanh | 6 | 7 | 4 | 6 |
-//! | sigmoid | 3 | 6 | 4.2 | 6 |
-//! | log_sigmoid, softplus | 4 | 7 | 4 | 8 |
-//! | silu | 5 | 8 | 5.5 | 9 |
-//! | gelu | 5 | 6 | 7 | 7 |
-//! | erf | 2 | 7 | 4 | 8 |
-//! | exp, sin, cos, sinh, cosh | 2 | 2.1 | 1.6 | 1.8 |
-//! | all others | 2 | 2 | 0.5 | 0.5 |
-//!
-//! An infinite coefficient is right where the derivative k!·c_k overflows. Results that are
-//! subnormal are exact to a few units of the smallest number.
+#![doc = include_str!("../docs/ulp.md")]
 //!
 //! # What it does not do
 //!

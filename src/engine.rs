@@ -6,7 +6,7 @@
 //! the bits of the result do not depend on the number of threads.
 
 use crate::count::{Candidate, Counts, candidates, ways};
-use crate::error::{Error, check_finite};
+use crate::error::{Error, Origin, check_finite};
 use crate::kernel::jet::{Mode, axpy, dot};
 use crate::kernel::simd::{InstructionSet, Isa, Kernel};
 use crate::lower::Lowering;
@@ -767,6 +767,11 @@ impl Engine {
                 index,
                 name: block.map_or_else(String::new, |b| b.name.clone()),
                 value: gradient[place],
+                origin: match &self.core {
+                    Core::Double(runner) => runner.origin(index, theta),
+                    Core::Single(runner) => runner.origin(index, theta),
+                }
+                .map(Box::new),
             });
         }
         Ok(())
@@ -1629,6 +1634,108 @@ impl<T: Real> Runner<T> {
             })
     }
 
+    /// The first point whose part of the gradient in a parameter is not finite, and the node
+    /// that makes it so.
+    fn origin(&self, index: usize, theta: &[f64]) -> Option<Origin> {
+        let mut weights = Weights::default();
+        weights.load(theta, &self.weights.keys);
+        let mut workspace: Workspace<T> = take(&self.workspaces);
+        let mut block: Vec<T> = take(&self.blocks);
+        for condition in &self.conditions {
+            for piece in 0..condition.points.div_ceil(condition.sink.chunk) {
+                for output in 0..condition.gradient.plan.roots.len() {
+                    let lanes = self.block(
+                        condition,
+                        piece,
+                        output,
+                        &weights,
+                        &mut workspace,
+                        &mut block,
+                    );
+                    let chunk = condition.piece(condition.sink.chunk, piece);
+                    let row = &block[index * lanes..][..chunk.count];
+                    let Some(lane) = row.iter().position(|x| !x.is_finite()) else {
+                        continue;
+                    };
+                    let point = chunk.start + lane;
+                    let tape = condition.recorded.tape();
+                    let node = self.first_steep(condition, output, point, theta);
+                    return Some(Origin {
+                        condition: condition.name.clone(),
+                        point,
+                        coordinates: condition.place(point),
+                        node: node.map(|id| {
+                            let node = &tape.nodes()[id];
+                            (node.op.name(), node.source.to_string())
+                        }),
+                    });
+                }
+            }
+        }
+        None
+    }
+
+    /// The last node on the tape that leads to an output and whose own derivatives are not
+    /// finite at a point.
+    fn first_steep(
+        &self,
+        condition: &Compiled<T>,
+        output: usize,
+        point: usize,
+        theta: &[f64],
+    ) -> Option<NodeId> {
+        let (tape, held) = (condition.recorded.tape(), condition.recorded.held());
+        let mut keys = self.weights.clone();
+        let plan = Plan::new(tape, held, &mut keys, Sweep::Inspect);
+        let layouts = Layouts::new::<T>(&plan, condition.chunk, condition.points);
+        let mut weights = Weights::default();
+        weights.load(theta, &keys.keys);
+        let mut workspace = Workspace::default();
+        let chunk = condition.piece(condition.chunk, point / condition.chunk);
+        let lane = point - chunk.start;
+        let replay = Replay {
+            plan: &plan,
+            layout: layouts.of(chunk.count),
+            keys: &keys.keys,
+            weights: &weights,
+            set: self.set,
+        };
+        replay.forward(chunk, &mut workspace);
+        let rows = |id: NodeId| match plan.values[id] {
+            Some(buffer) => replay.buffer(buffer, &workspace),
+            None => Vec::new(),
+        };
+        let root = *tape.roots().get(output)?;
+        let mut leads = vec![false; root + 1];
+        leads[root] = true;
+        for id in (0..=root).rev().filter(|&id| held[id].active) {
+            if !leads[id] {
+                continue;
+            }
+            let node = &tape.nodes()[id];
+            if let Op::Elemental(elemental) = &node.op {
+                let order = held[id].planes.order() + 1;
+                let steep = |row: &&[T]| {
+                    let taylor = elemental.taylor(row[lane], order);
+                    taylor.is_ok_and(|c| c.iter().any(|c| !c.is_finite()))
+                };
+                if rows(node.inputs[0]).iter().any(steep) {
+                    return Some(id);
+                }
+            }
+            for (place, &input) in node.inputs.iter().enumerate() {
+                leads[input] |= match &node.op {
+                    Op::Select { or_equal } => {
+                        let taken = |mask: &&[T]| holds(mask[lane], *or_equal) == (place == 1);
+                        place > 0 && rows(node.inputs[0]).iter().any(taken)
+                    }
+                    _ => true,
+                };
+            }
+        }
+        None
+    }
+
     fn first_bad_value(
         &self,
         condition: &Compiled<T>,
@@ -1662,16 +1769,10 @@ impl<T: Real> Runner<T> {
                 };
                 let node = &tape.nodes()[first_bad(tape, output, &replay, lane, &workspace)];
                 let point = chunk.start + lane;
-                let coordinates: Vec<String> = tape
-                    .coordinates()
-                    .iter()
-                    .zip(&condition.coordinates)
-                    .map(|(name, list)| format!("{name} = {}", list[point]))
-                    .collect();
                 return Some(Error::NonFinite {
                     condition: condition.name.clone(),
                     point,
-                    coordinates: coordinates.join(", "),
+                    coordinates: condition.place(point),
                     value: residual[lane].to_f64(),
                     node: node.op.name(),
                     at: node.source.to_string(),
@@ -1928,6 +2029,14 @@ impl<T: Real> Compiled<T> {
         self.point_weights.clone_from(&condition.point_weights);
     }
 
+    /// The coordinates of a point, by name.
+    fn place(&self, point: usize) -> String {
+        let names = self.recorded.tape().coordinates().iter();
+        let pairs = names.zip(&self.coordinates);
+        let texts = pairs.map(|(name, list)| format!("{name} = {}", list[point]));
+        texts.collect::<Vec<_>>().join(", ")
+    }
+
     /// The points of one of the pieces of a size.
     fn piece(&self, size: usize, index: usize) -> Chunk<'_, T> {
         let start = index * size;
@@ -1995,7 +2104,8 @@ impl<T: Real> Compiled<T> {
         let weight = self.point_weight(point);
         match self.measure {
             Measure::Integral => self.weight.sqrt() * weight,
-            _ => (self.weight * weight / self.points as f64).sqrt(),
+            // An energy may have a negative weight; it has no rows but to find its faults.
+            _ => (self.weight.abs() * weight / self.points as f64).sqrt(),
         }
     }
 }

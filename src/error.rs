@@ -1,6 +1,10 @@
-//! The one error type: what was given, what was expected, what to do.
+//! The one error type: what was given, what was expected, what to do. With it, how files are
+//! written, since that is where the world outside says no.
 
-use std::path::Path;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
 
 /// Everything that can be wrong with what a user gives. `at` is a place in the user's
 /// source, `file:line:column`.
@@ -321,8 +325,9 @@ pub enum Error {
     },
     /// A gradient that is not finite although the loss is.
     #[error(
-        "the gradient in parameter {index} (`{name}`) is {value} although the loss is finite; \
-         look for a function with an infinite derivative, such as a square root at 0"
+        "the gradient in parameter {index} (`{name}`) is {value} although the loss is \
+         finite{}; look for a function with an infinite derivative, such as a square root at 0",
+        origin.as_ref().map_or(String::new(), |origin| format!(": {origin}"))
     )]
     NonFiniteGradient {
         /// The parameter's index.
@@ -331,6 +336,14 @@ pub enum Error {
         name: String,
         /// The value.
         value: f64,
+        /// Where it comes from, unless it is made of many large but finite parts.
+        origin: Option<Box<Origin>>,
+    },
+    /// A gradient that a check found wrong, or could not find right.
+    #[error("{report}")]
+    Gradient {
+        /// What the check found.
+        report: String,
     },
     /// Gauss-Newton rows of something that is no sum of squares.
     #[error(
@@ -368,7 +381,40 @@ pub enum Error {
     },
 }
 
+/// Where a gradient that is not finite comes from.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Origin {
+    /// The condition.
+    pub condition: String,
+    /// The first of its points that makes one.
+    pub point: usize,
+    /// Its coordinates, by name.
+    pub coordinates: String,
+    /// The operation whose derivative is not finite there and where it was recorded, if there
+    /// is a single one: the last on the tape, the first that the reverse sweep meets.
+    pub node: Option<(String, String)>,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (condition, point, coordinates) = (&self.condition, self.point, &self.coordinates);
+        write!(f, "condition `{condition}`, point {point} ({coordinates})")?;
+        match &self.node {
+            Some((node, at)) => write!(f, ", the derivative of `{node}`, recorded at {at}"),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Error {
+    pub(crate) fn file(path: &Path, reason: String) -> Self {
+        Self::File {
+            path: path.display().to_string(),
+            reason,
+        }
+    }
+
     pub(crate) fn length(what: impl Into<String>, given: usize, expected: usize) -> Self {
         Self::Length {
             what: what.into(),
@@ -397,12 +443,45 @@ pub(crate) fn write_text(path: &Path, text: &str) -> Result<(), Error> {
 
 /// Writes a file, and makes its folder.
 pub(crate) fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Error> {
-    let fail = |error: std::io::Error| Error::File {
-        path: path.display().to_string(),
-        reason: error.to_string(),
-    };
+    let fail = |error: std::io::Error| Error::file(path, error.to_string());
     if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).map_err(fail)?;
+        fs::create_dir_all(folder).map_err(fail)?;
     }
-    std::fs::write(path, bytes).map_err(fail)
+    fs::write(path, bytes).map_err(fail)
+}
+
+/// Writes a file, and makes its folder, so that whoever reads it, even after a crash in
+/// between, finds the old content or the new one: into a temporary file beside it, flushed to
+/// the disk, which then takes its name.
+pub(crate) fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), Error> {
+    let fail = |error: std::io::Error| Error::file(path, error.to_string());
+    // Through a link, so that it stays one.
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    if target.exists() && !target.is_file() {
+        let reason = "a folder or device, which a file cannot replace; give another path";
+        return Err(Error::file(path, reason.to_owned()));
+    }
+    let folder = match target.parent() {
+        Some(folder) if folder != Path::new("") => folder.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    fs::create_dir_all(&folder).map_err(fail)?;
+    let mut builder = tempfile::Builder::new();
+    // As readable as any new file, and not for the owner alone.
+    #[cfg(unix)]
+    let builder = {
+        use std::os::unix::fs::PermissionsExt;
+        builder.permissions(fs::Permissions::from_mode(0o666))
+    };
+    let mut temporary = builder.tempfile_in(&folder).map_err(fail)?;
+    temporary.write_all(bytes).map_err(fail)?;
+    temporary.as_file().sync_all().map_err(fail)?;
+    temporary
+        .persist(&target)
+        .map_err(|error| fail(error.error))?;
+    // The new name is in the folder; some systems cannot flush that.
+    if let Ok(folder) = File::open(&folder) {
+        let _ = folder.sync_all();
+    }
+    Ok(())
 }

@@ -30,16 +30,16 @@
 //! recorded values is an error, and [`select`] takes its place. `f32` and `f64` only.
 //!
 //! # Where to start
-//! The [course] is five short pages. [`Equation::record`] writes an equation down,
+//! The [course] is five short pages, and [trust] says what you can rely on. [`Equation::record`] writes an equation down,
 //! [`Problem`] puts it on points, [`Engine`] evaluates it. [`dual`] shows the idea at one
 //! point, readable from end to end.
 //!
 //! # Floors
 //! A module uses those above it in this list, never those below: [`error`], [`plane`],
 //! [`elemental`], [`tape`], [`record`] and [`lower`], the plan (private) and [`count`], the
-//! replay (private), [`network`] and [`parameters`], [`points`], [`domain`] and [`sample`], [`ansatz`], [`problem`],
-//! [`engine`], [`weights`] and [`model`], [`optim`] and [`train`]. [`plot`] stands beside
-//! them, and [`dual`] uses none of them.
+//! replay (private), [`network`] and [`parameters`], [`points`], [`domain`] and [`sample`],
+//! [`ansatz`], [`problem`], [`engine`] and [`check`], [`weights`] and [`model`], [`optim`] and
+//! [`train`]. [`plot`] stands beside them, and [`dual`] uses none of them.
 
 /// A short course, each page adding one idea.
 pub mod course {
@@ -55,11 +55,15 @@ pub mod course {
     pub mod a_pinn {}
 }
 
+#[doc = include_str!("../docs/trust.md")]
+pub mod trust {}
+
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
 pub mod ansatz;
+pub mod check;
 pub mod checkpoint;
 pub mod count;
 pub mod domain;
@@ -86,6 +90,7 @@ pub mod tape;
 pub mod train;
 pub mod weights;
 
+pub use check::{GradientCheck, check_gradient, check_gradient_with};
 pub use count::Counts;
 pub use domain::Domain;
 pub use elemental::{Elemental, Smoothness};

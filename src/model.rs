@@ -3,11 +3,11 @@
 //!
 //! A file is safetensors: each block of the parameters is a tensor under its own name, and
 //! the architectures, together with any recorded expressions, are JSON in the metadata under
-//! `dualtape`.
+//! `dualtape`, with a CRC-32 of numbers and text, so that a flipped bit is told.
 
 use crate::elemental::Elemental;
 use crate::engine::values;
-use crate::error::{Error, check_finite, write_file};
+use crate::error::{Error, check_finite, write_whole};
 use crate::network::{Activation, Architecture, Init, Mlp};
 use crate::parameters::Parameters;
 use crate::points::Points;
@@ -66,8 +66,27 @@ pub struct Model {
 #[derive(Serialize, Deserialize)]
 struct Header {
     version: u32,
+    /// Of the numbers in the order of the blocks, and of this text without it. Files of
+    /// before have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    checksum: Option<u32>,
     groups: Vec<Group>,
     expressions: Vec<Expression>,
+}
+
+impl Header {
+    /// The checksum that belongs to it and to the parameters.
+    fn sum(&mut self, theta: &[f64]) -> Result<u32, Error> {
+        let stated = self.checksum.take();
+        let text = serde_json::to_string(self).map_err(|error| damaged(&error.to_string()))?;
+        self.checksum = stated;
+        let mut hasher = crc32fast::Hasher::new();
+        for number in theta {
+            hasher.update(&number.to_le_bytes());
+        }
+        hasher.update(text.as_bytes());
+        Ok(hasher.finalize())
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -184,22 +203,13 @@ impl Model {
     }
 
     /// Writes a file, and makes its folder. The file appears under its name only when it is
-    /// whole.
+    /// whole and on the disk.
     ///
     /// # Errors
     /// An expression with a function of the user, which no file can hold; a file that cannot
     /// be written.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
-        let path = path.as_ref();
-        let fail = |reason: String| Error::File {
-            path: path.display().to_string(),
-            reason,
-        };
-        let bytes = self.to_bytes()?;
-        let mut part = path.as_os_str().to_owned();
-        part.push(".part");
-        write_file(part.as_ref(), &bytes)?;
-        std::fs::rename(&part, path).map_err(|error| fail(error.to_string()))
+        write_whole(path.as_ref(), &self.to_bytes()?)
     }
 
     /// Reads a file that [`save`](Self::save) wrote.
@@ -243,8 +253,9 @@ impl Model {
     fn to_bytes(&self) -> Result<Vec<u8>, Error> {
         let parameters = &self.parameters;
         let groups = parameters.groups().iter().map(|group| self.describe(group));
-        let header = Header {
+        let mut header = Header {
             version: VERSION,
+            checksum: None,
             groups: groups.collect(),
             expressions: self
                 .expressions
@@ -256,6 +267,7 @@ impl Model {
             path: "the model".to_owned(),
             reason,
         };
+        header.checksum = Some(header.sum(parameters.values())?);
         let text = serde_json::to_string(&header).map_err(|error| fail(error.to_string()))?;
         let numbers: Vec<u8> = parameters
             .values()
@@ -344,7 +356,7 @@ impl Model {
                 version.get("version").unwrap_or(&serde_json::Value::Null)
             )));
         }
-        let header: Header =
+        let mut header: Header =
             serde_json::from_str(text).map_err(|error| damaged(&error.to_string()))?;
         let tensors = SafeTensors::deserialize(bytes).map_err(unreadable)?;
 
@@ -416,6 +428,13 @@ impl Model {
         let mut model = Self::new(&parameters);
         for expression in &header.expressions {
             model = model.with(&expression.equation(&parameters)?)?;
+        }
+        // At last: where more can be said, it was said before.
+        let sum = header.sum(&theta)?;
+        if header.checksum.is_some_and(|stated| stated != sum) {
+            return Err(damaged(
+                "its checksum does not fit: it is damaged, or was changed by other means",
+            ));
         }
         Ok(model)
     }

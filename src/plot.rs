@@ -1,7 +1,7 @@
 //! Pictures as SVG and PNG: lines, marks and time slices with a legend, and maps of a field
 //! with a colour bar. Knows nothing of networks; it draws the numbers that it is given.
 
-use crate::error::{Error, write_file, write_text};
+use crate::error::{Error, write_text};
 use axis::Axis;
 use plotters::coord::Shift;
 use plotters::element::DashedPathElement;
@@ -14,6 +14,7 @@ use std::path::Path;
 mod axis;
 mod lines;
 mod map;
+#[cfg(feature = "png")]
 mod png;
 
 pub use lines::Lines;
@@ -62,7 +63,16 @@ type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<Axis, Axis>>;
 /// Into a file of the kind that its name ends with.
 fn save(path: &Path, svg: &str) -> Result<(), Error> {
     match path.extension() {
-        Some(kind) if kind.eq_ignore_ascii_case("png") => write_file(path, &png::render(svg)?),
+        #[cfg(feature = "png")]
+        Some(kind) if kind.eq_ignore_ascii_case("png") => {
+            crate::error::write_file(path, &png::render(svg)?)
+        }
+        #[cfg(not(feature = "png"))]
+        Some(kind) if kind.eq_ignore_ascii_case("png") => Err(Error::file(
+            path,
+            "pictures as PNG need the feature `png` of dualtape; turn it on, or write a .svg"
+                .to_owned(),
+        )),
         _ => write_text(path, svg),
     }
 }

@@ -22,10 +22,29 @@ pub use quadrature::Quadrature;
 /// # Ok::<(), dualtape::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Lists")]
 pub struct Points {
     /// One list for each coordinate.
     coordinates: Vec<Vec<f64>>,
     columns: Vec<(String, Vec<f64>)>,
+}
+
+/// Points as they are read, before anything is known of their lengths.
+#[derive(Deserialize)]
+struct Lists {
+    coordinates: Vec<Vec<f64>>,
+    columns: Vec<(String, Vec<f64>)>,
+}
+
+impl TryFrom<Lists> for Points {
+    type Error = Error;
+
+    fn try_from(lists: Lists) -> Result<Self, Error> {
+        let mut columns = lists.columns.iter();
+        columns.try_fold(Self::new(lists.coordinates)?, |points, (name, list)| {
+            points.with_column(name, list)
+        })
+    }
 }
 
 impl Points {
@@ -381,16 +400,29 @@ impl Points {
     }
 }
 
+/// The most coordinates that are made at once: 4 GiB. Lists that exist may be longer.
+pub(crate) const MOST: usize = 1 << 29;
+
+/// Whether so many points may be made, before any is.
+pub(crate) fn check_room(points: Option<usize>, dimension: usize) -> Result<(), Error> {
+    let numbers = points.and_then(|points| points.checked_mul(dimension.max(1)));
+    if numbers.is_some_and(|numbers| numbers <= MOST) {
+        return Ok(());
+    }
+    let points = points.map_or("more than can be counted".to_owned(), |n| n.to_string());
+    Err(Error::OutOfRange {
+        what: "the number of points to be made".to_owned(),
+        given: format!("{points}, of {dimension} coordinates each"),
+        expected: "take fewer: at most 2^29 coordinates, 4 GiB, are made at once".to_owned(),
+    })
+}
+
 /// How many points a grid has, of so many an axis.
-fn grid_total(mut counts: impl Iterator<Item = usize>) -> Result<usize, Error> {
-    counts
-        .try_fold(1_usize, |product, count| product.checked_mul(count))
-        .filter(|total| *total <= 1 << 32)
-        .ok_or_else(|| Error::OutOfRange {
-            what: "the size of a grid".to_owned(),
-            given: "more than 2^32 points".to_owned(),
-            expected: "take fewer points an axis".to_owned(),
-        })
+pub(crate) fn grid_total(counts: impl ExactSizeIterator<Item = usize>) -> Result<usize, Error> {
+    let axes = counts.len();
+    let total = { counts }.try_fold(1_usize, |product, count| product.checked_mul(count));
+    check_room(total, axes)?;
+    Ok(total.unwrap_or_default())
 }
 
 /// The extrema of a Chebyshev polynomial, from 0 to 1.

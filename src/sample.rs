@@ -4,7 +4,7 @@
 
 use crate::domain::Region;
 use crate::error::{Error, check_finite};
-use crate::points::{Points, chebyshev_share};
+use crate::points::{Points, chebyshev_share, check_room};
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -176,6 +176,7 @@ impl Sampler {
                 what: "the set of points".to_owned(),
             });
         }
+        check_room(Some(count), self.bounds.len() + 1)?;
         let rows = match design {
             _ if self.region.cube() == 0 => (0..self.region.weights().len())
                 .filter_map(|piece| Some((piece, self.region.place(piece, &[])?)))
@@ -238,6 +239,7 @@ impl Sampler {
             let expected = "give a positive and finite bound".to_owned();
             return Err(out("the largest density", largest, expected));
         }
+        check_room(Some(count), self.bounds.len() + 1)?;
         let mut rows: Vec<(usize, Vec<f64>)> = Vec::with_capacity(count);
         let mut tries = 0_usize;
         while rows.len() < count {

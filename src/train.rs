@@ -1022,6 +1022,20 @@ impl Now {
         }
     }
 
+    /// Whether all lengths are those of a fresh training.
+    fn fits(&self, fresh: &Self) -> bool {
+        let lengths = |now: &Self| {
+            let kept = (now.best.theta.len(), now.last.theta.len());
+            (kept, now.reports.len(), now.history.columns.len())
+        };
+        let whole = self
+            .history
+            .numbers
+            .len()
+            .is_multiple_of(self.history.columns.len());
+        lengths(self) == lengths(fresh) && whole && self.stage < self.reports.len()
+    }
+
     /// The stage of the next step: the present one, or the first after it that is not over.
     fn stage_at(&self, stages: &[Stage<'_>], loss: f64) -> usize {
         let pairs = stages.iter().zip(&self.reports).enumerate();
@@ -1132,6 +1146,9 @@ impl Saved {
         }
         if saved.now.history.columns != fresh.history.columns {
             return Err(other("other metrics"));
+        }
+        if !saved.now.fits(fresh) {
+            return Err(other("other numbers of parameters, stages or columns"));
         }
         match (redraw, &saved.source) {
             (Some(redraw), Some(source)) => redraw.drawer.source().load(source)?,

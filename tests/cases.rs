@@ -434,6 +434,33 @@ fn c12_same_bits_for_any_number_of_threads() {
 }
 
 #[test]
+fn c12_recomputation_changes_no_bit() {
+    for order in 1..=4 {
+        let mut params = Parameters::seeded(9);
+        let net = params
+            .mlp("u", &[2, 9, 9, 1], Elemental::Gelu)
+            .expect("a network");
+        let equation = Equation::record("eq", &params, ["t", "x"], |[t, x]| {
+            let [u] = net.at(&[t, x]);
+            u * (0..order).fold(u, |u, _| u.d(x)) + u.d(t).sin()
+        })
+        .expect("an equation");
+        // No multiple of any chunk.
+        let points = Points::from_rows(&spread(301)).expect("points");
+        let whole = Problem::new(&params, [Condition::new(&equation, points)]).expect("a problem");
+        let with = |options: Options| {
+            let engine = Engine::with(&whole, &options.chunk(32)).expect("an engine");
+            bits(&engine.evaluate(params.values()).expect("an evaluation"))
+        };
+        let kept = with(Options::default());
+        for threads in 1..=4 {
+            let options = Options::default().recompute(true).threads(threads);
+            assert_eq!(with(options), kept, "order {order}, {threads} threads");
+        }
+    }
+}
+
+#[test]
 fn c12_one_engine_asked_by_several_threads_at_once() {
     let (params, whole) = burgers(24, 700);
     let engine = Engine::new(&whole).expect("an engine");

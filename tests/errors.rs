@@ -2,8 +2,9 @@
 //! what to do and, where it was recorded, the line of the user's source.
 
 use dualtape::{
-    Activation, Architecture, Condition, Elemental, Engine, Equation, Error, Field, Init, Mlp,
-    Options, Parameters, Points, Precision, Problem, data, select, values,
+    Activation, Architecture, Condition, Design, Elemental, Engine, Equation, Error, Field, Init,
+    Mlp, Options, Parameters, Points, Precision, Problem, Quadrature, Sampler, data, select,
+    values,
 };
 use num_dual::{DualNum, DualStruct};
 use std::cell::Cell;
@@ -936,16 +937,74 @@ fn lengths_that_do_not_match() {
 
 #[test]
 fn absurd_sizes_are_refused_before_anything_is_allocated() {
+    const LARGE: usize = 1_000_000_000;
+    let refused = |text: String| {
+        assert!(
+            text.contains("the number of points to be made is"),
+            "{text}"
+        );
+        assert!(text.contains("at most 2^29 coordinates"), "{text}");
+    };
     for axes in [
-        vec![(0.0, 1.0, 1_000_000_000); 2],
+        vec![(0.0, 1.0, LARGE)],
+        vec![(0.0, 1.0, LARGE); 2],
         vec![(0.0, 1.0, usize::MAX); 2],
-        vec![(0.0, 1.0, 1 << 39)],
-        vec![(0.0, 1.0, 1 << 33)],
+        vec![(0.0, 1.0, 1 << 16); 2],
+        vec![(0.0, 1.0, 2); 40],
     ] {
-        let text = Points::grid(&axes).expect_err("too large").to_string();
-        let says = "the size of a grid is more than 2^32 points; take fewer points an axis";
-        assert_eq!(text, says);
+        refused(Points::grid(&axes).expect_err("too large").to_string());
+        refused(Points::chebyshev(&axes).expect_err("too large").to_string());
+        refused(
+            Quadrature::gauss_legendre(&axes)
+                .expect_err("too large")
+                .to_string(),
+        );
     }
+    for count in [LARGE, usize::MAX] {
+        let mut sampler = Sampler::new(&[(0.0, 1.0); 3], 1).expect("a sampler");
+        use Design::{Chebyshev, Grid, Halton, LatinHypercube, Sobol, Uniform};
+        for design in [Grid, Chebyshev, Uniform, LatinHypercube, Sobol, Halton] {
+            refused(
+                sampler
+                    .draw(design, count)
+                    .expect_err("too large")
+                    .to_string(),
+            );
+        }
+        let density = sampler.by_density(count, 1.0, |_| 1.0);
+        refused(density.expect_err("too large").to_string());
+        let pool = sampler.largest(1, count, |_| Ok(Vec::new()));
+        refused(pool.expect_err("too large").to_string());
+    }
+    // Networks: too wide, too wide to be multiplied, without layers, of no width.
+    for widths in [
+        &[1, 1_000_000, 1_000_000, 1][..],
+        &[1, usize::MAX, 1],
+        &[usize::MAX, usize::MAX],
+        &[1 << 32, 1 << 32, 1],
+        &[1],
+        &[],
+        &[1, 0, 1],
+    ] {
+        let error = Parameters::new()
+            .mlp("u", widths, Elemental::Tanh)
+            .expect_err("absurd");
+        assert!(
+            matches!(error, Error::Architecture { .. }),
+            "{widths:?}: {error}"
+        );
+    }
+    // As wide as that is allowed where it fits.
+    assert!(
+        Parameters::new()
+            .mlp("u", &[1, 1_000_000, 1], Elemental::Tanh)
+            .is_ok()
+    );
+    // A chunk of any size is no larger than its points.
+    let (params, problem) = plain();
+    let options = Options::default().chunk(usize::MAX - 15);
+    let engine = Engine::with(&problem, &options).expect("an engine");
+    assert!(engine.evaluate(params.values()).is_ok());
 }
 
 #[test]
@@ -1281,6 +1340,7 @@ fn infinite_gradient_of_a_finite_loss() {
     let mut params = Parameters::new();
     let a = params.coefficient("a", 0.0).expect("a");
     let b = params.coefficient("b", 1.0).expect("b");
+    let line = line!() + 2;
     let eq = Equation::record("eq", &params, ["x"], |[x]| {
         a.field().sqrt() + b.field() * x - 2.0
     })
@@ -1297,21 +1357,74 @@ fn infinite_gradient_of_a_finite_loss() {
                 engine.gradients(params.values()).expect_err("not finite"),
             ] {
                 let text = error.to_string();
-                let Error::NonFiniteGradient { index, name, value } = error else {
+                let Error::NonFiniteGradient {
+                    index,
+                    name,
+                    value,
+                    origin,
+                    ..
+                } = error
+                else {
                     panic!("another error: {text}");
                 };
                 assert_eq!((index, name.as_str()), (0, "a"));
+                let origin = origin.expect("an origin");
+                assert_eq!((origin.condition.as_str(), origin.point), ("eq", 0));
+                let (node, at) = origin.node.expect("a node");
+                assert_eq!(node, "sqrt");
+                assert!(at.contains(&format!("errors.rs:{line}:")), "{at}");
                 assert_eq!(
                     text,
                     format!(
                         "the gradient in parameter 0 (`a`) is {value} although the loss is \
-                         finite; look for a function with an infinite derivative, such as a \
-                         square root at 0"
+                         finite: condition `eq`, point 0 (x = 0), the derivative of `sqrt`, \
+                         recorded at {at}; look for a function with an infinite derivative, such \
+                         as a square root at 0"
                     )
                 );
             }
         }
     }
+}
+
+/// Where one of many points, in one of two conditions, meets an infinite derivative; and
+/// where the branch that is not taken has one too.
+#[test]
+fn the_origin_of_an_infinite_gradient_is_found() {
+    let mut params = Parameters::new();
+    let a = params.coefficient("a", 0.25).expect("a");
+    let fine = Equation::record("fine", &params, ["x"], |[x]| a.field() * x).expect("fine");
+    let line = line!() + 3;
+    let steep = Equation::record("steep", &params, ["x", "y"], |[x, y]| {
+        let spared = select(x.above(2.0), (a.field() - 0.25).sqrt(), a.field());
+        (a.field() - x).powf(1.5).d(x) + spared * y
+    })
+    .expect("steep");
+    let rows: Vec<[f64; 2]> = (0..200)
+        .map(|i| [if i == 137 { 0.25 } else { -1.0 }, f64::from(i)])
+        .collect();
+    let conditions = [
+        Condition::new(&fine, points(&[0.5])),
+        Condition::new(&steep, Points::from_rows(&rows).expect("points"))
+            .energy()
+            .weight(-1.0),
+    ];
+    let problem = Problem::new(&params, conditions).expect("a problem");
+    let engine = Engine::new(&problem).expect("an engine");
+    assert!(engine.loss(params.values()).is_ok());
+    let error = engine.evaluate(params.values()).expect_err("infinite");
+    let Error::NonFiniteGradient {
+        origin: Some(origin),
+        ..
+    } = &error
+    else {
+        panic!("{error}");
+    };
+    assert_eq!((origin.condition.as_str(), origin.point), ("steep", 137));
+    assert_eq!(origin.coordinates, "x = 0.25, y = 137");
+    let (node, at) = origin.node.as_ref().expect("a node");
+    assert_eq!(node, "powf(1.5)");
+    assert!(at.contains(&format!("errors.rs:{line}:")), "{at}");
 }
 
 #[test]

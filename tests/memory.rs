@@ -2,11 +2,12 @@
 //! turns.
 
 use dualtape::{
-    Condition, Elemental, Engine, Equation, Error, Lowering, Options, Parameters, Points,
-    Precision, Problem,
+    Adam, Condition, Elemental, Engine, Equation, Error, Lowering, Options, Parameters, Points,
+    Precision, Problem, Train,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
+use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Mutex, PoisonError};
 
@@ -317,4 +318,81 @@ fn a_budget_is_kept_or_the_lack_is_told() {
         engine.evaluate(params.values()).expect("an evaluation")
     };
     assert_eq!(evaluate(&few), evaluate(&one));
+}
+
+fn long() -> bool {
+    std::env::var("DUALTAPE_LONG").is_ok_and(|word| word == "1")
+}
+
+/// A million small steps in the long mode: the heap stays as it was, and a second run ends in
+/// the same bits.
+#[test]
+fn c19_endurance_of_many_steps() -> Result<(), Error> {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let steps = if long() { 1_000_000 } else { 20_000 };
+    let run = || -> Result<(Vec<u64>, Vec<usize>), Error> {
+        let mut params = Parameters::seeded(4);
+        let net = params.mlp("y", &[1, 4, 1], Elemental::Tanh)?;
+        let decay = Equation::record("decay", &params, ["t"], |[t]| {
+            let y = 1.0 + t * net.at::<1>(&[t])[0];
+            y.d(t) + y
+        })?;
+        let points = Points::grid(&[(0.0, 1.0, 16)])?;
+        let mut engine = Engine::new(&Problem::new(&params, [Condition::new(&decay, points)])?)?;
+        let mut live = Vec::with_capacity(101);
+        let every = steps / 100;
+        Train::new(steps)
+            .log_every(steps)
+            .keep_last()
+            .callback(|state| {
+                if state.step.is_multiple_of(every) {
+                    live.push(OWN.get().live as usize);
+                }
+                ControlFlow::Continue(())
+            })
+            .run(&mut engine, &mut params, &mut Adam::new(1e-4)?)?;
+        Ok((params.values().iter().map(|x| x.to_bits()).collect(), live))
+    };
+    let (first, live) = run()?;
+    assert_eq!(live.len(), 101);
+    assert!(
+        live[1..100].iter().all(|bytes| *bytes == live[1]),
+        "{live:?}"
+    );
+    assert!(run()?.0 == first, "another end of the same run");
+    println!("{steps} steps twice: the same bits, the heap the same at each hundredth");
+    Ok(())
+}
+
+/// 10^8 points of a small network in one evaluation in the long mode: beyond the points
+/// themselves it takes what a few thousand do.
+#[test]
+fn c19_endurance_of_many_points() -> Result<(), Error> {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let evaluate = |count: usize| -> Result<(f64, usize), Error> {
+        let mut params = Parameters::seeded(4);
+        let net = params.mlp("y", &[1, 3, 1], Elemental::Tanh)?;
+        let decay = Equation::record("decay", &params, ["t"], |[t]| {
+            let [y] = net.at(&[t]);
+            y.d(t) + y
+        })?;
+        let points = Points::grid(&[(0.0, 1.0, count)])?;
+        let problem = Problem::new(&params, [Condition::new(&decay, points)])?;
+        let engine = Engine::new(&problem)?;
+        drop(problem);
+        let mut loss = Ok(0.0);
+        let bytes = growth(|| loss = engine.evaluate(params.values()).map(|e| e.loss));
+        Ok((loss?, bytes))
+    };
+    let many = if long() { 100_000_000 } else { 300_000 };
+    let (few_loss, few) = evaluate(3_000)?;
+    let (loss, bytes) = evaluate(many)?;
+    println!("{many} points: {bytes} bytes beyond them; 3000 points: {few}");
+    // Both are means of the same smooth function.
+    assert!(
+        (loss - few_loss).abs() < 1e-3 * few_loss,
+        "{loss} {few_loss}"
+    );
+    assert!(bytes < few + (1 << 20), "{bytes} {few}");
+    Ok(())
 }

@@ -1,4 +1,5 @@
 //! Pictures as PNG, with the text that belongs on them.
+#![cfg(feature = "png")]
 
 use dualtape::plot::{Lines, Map};
 use dualtape::{Design, Domain, Error, Points, Sampler};

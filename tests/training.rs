@@ -396,7 +396,7 @@ fn it_learns_a_decay() -> Result<(), Error> {
 }
 
 #[test]
-fn the_reported_loss_is_the_loss_at_the_returned_parameters() -> Result<(), Error> {
+fn c14_the_reported_loss_is_the_loss_at_the_returned_parameters() -> Result<(), Error> {
     for last in [false, true] {
         let (mut params, net) = small()?;
         let mut engine = Engine::new(&decay(&params, &net, 40)?)?;
