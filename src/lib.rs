@@ -38,7 +38,7 @@
 //! A module uses those above it in this list, never those below: [`error`], [`plane`],
 //! [`elemental`], [`tape`], [`record`] and [`lower`], the plan (private) and [`count`], the
 //! replay (private), [`network`] and [`parameters`], [`points`], [`domain`] and [`sample`], [`ansatz`], [`problem`],
-//! [`engine`], [`weights`] and [`model`], [`optim`] and [`train`]. [`plot`] stands beside
+//! [`engine`] and [`trace`], [`weights`] and [`model`], [`optim`] and [`train`]. [`plot`] stands beside
 //! them, and [`dual`] uses none of them.
 
 /// A short course, each page adding one idea.
@@ -83,6 +83,7 @@ pub mod record;
 pub(crate) mod replay;
 pub mod sample;
 pub mod tape;
+pub mod trace;
 pub mod train;
 pub mod weights;
 
