@@ -59,6 +59,10 @@ pub mod course {
 #[doc = include_str!("../README.md")]
 struct Readme;
 
+#[cfg(doctest)]
+#[doc = include_str!("../docs/xray.md")]
+struct XRay;
+
 pub mod ansatz;
 pub mod checkpoint;
 pub mod count;
