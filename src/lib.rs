@@ -30,16 +30,16 @@
 //! recorded values is an error, and [`select`] takes its place. `f32` and `f64` only.
 //!
 //! # Where to start
-//! The [course] is five short pages, and [trust] says what you can rely on. [`Equation::record`] writes an equation down,
-//! [`Problem`] puts it on points, [`Engine`] evaluates it. [`dual`] shows the idea at one
-//! point, readable from end to end.
+//! The [course] is five short pages, and [trust] says what you can rely on.
+//! [`Equation::record`] writes an equation down, [`Problem`] puts it on points, [`Engine`]
+//! evaluates it. [`dual`] shows the idea at one point, readable from end to end.
 //!
 //! # Floors
 //! A module uses those above it in this list, never those below: [`error`], [`plane`],
 //! [`elemental`], [`tape`], [`record`] and [`lower`], the plan (private) and [`count`], the
 //! replay (private), [`network`] and [`parameters`], [`points`], [`domain`] and [`sample`],
-//! [`ansatz`], [`problem`], [`engine`] and [`check`], [`weights`] and [`model`], [`optim`] and
-//! [`train`]. [`plot`] stands beside them, and [`dual`] uses none of them.
+//! [`ansatz`], [`problem`], [`engine`], [`check`] and [`trace`], [`weights`] and [`model`],
+//! [`optim`] and [`train`]. [`plot`] stands beside them, and [`dual`] uses none of them.
 
 /// A short course, each page adding one idea.
 pub mod course {
@@ -61,6 +61,10 @@ pub mod trust {}
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
+
+#[cfg(doctest)]
+#[doc = include_str!("../docs/xray.md")]
+struct XRay;
 
 pub mod ansatz;
 pub mod check;
@@ -87,6 +91,7 @@ pub mod record;
 pub(crate) mod replay;
 pub mod sample;
 pub mod tape;
+pub mod trace;
 pub mod train;
 pub mod weights;
 

@@ -280,6 +280,9 @@ pub(crate) enum Sweep {
     /// The same, with elementals computed anew in the reverse sweep where that saves
     /// memory: their arguments are kept, not their values and derivatives.
     Recompute,
+    /// Values and a reverse sweep to all nodes, parameters or not, to look at: no buffer is
+    /// reused.
+    Trace,
 }
 
 /// Steps, buffers and lifetimes for one equation.
@@ -295,6 +298,10 @@ pub(crate) struct Plan {
     pub(crate) scratch: usize,
     /// Value buffer of each node.
     pub(crate) values: Vec<Option<BufferId>>,
+    /// Adjoint buffer of each node.
+    pub(crate) adjoints: Vec<Option<BufferId>>,
+    /// How the reverse sweep gets at the jet of f'(z), for elementals.
+    pub(crate) slopes: Vec<Option<Derivative>>,
     /// Floating-point operations of the matrix products, for one point.
     pub(crate) flops: usize,
 }
@@ -328,6 +335,8 @@ impl Plan {
                 seeded: Vec::new(),
                 scratch: 0,
                 values: vec![None; tape.nodes().len()],
+                adjoints: Vec::new(),
+                slopes: Vec::new(),
                 flops: 0,
             },
             derivatives: vec![None; tape.nodes().len()],
@@ -346,7 +355,11 @@ impl Plan {
         }
         builder.plan.count_flops(builder.weights);
         builder.plan.live(sweep);
-        builder.plan
+        Self {
+            adjoints: builder.adjoints,
+            slopes: builder.derivatives,
+            ..builder.plan
+        }
     }
 
     fn count_flops(&mut self, weights: &WeightTable) {
@@ -393,7 +406,7 @@ impl Plan {
         for (time, step) in self.reverse.iter().enumerate() {
             step.touches(&mut |id| touch(id, seed_time + 1 + time));
         }
-        if sweep == Sweep::Inspect {
+        if sweep.is_watched() {
             for buffer in &mut self.buffers {
                 buffer.death = end;
             }
@@ -402,10 +415,16 @@ impl Plan {
 
     /// Planes, summed over the rows, that the forward pass leaves for the reverse sweep.
     pub(crate) fn kept(&self) -> usize {
-        let seed_time = self.forward.len();
-        let kept = |b: &&Buffer| b.birth < seed_time && b.death > seed_time;
-        let planes = self.buffers.iter().filter(kept).map(|b| b.rows * b.planes);
-        planes.sum()
+        (0..self.buffers.len())
+            .filter(|&id| self.keeps(id))
+            .map(|id| self.buffers[id].rows * self.buffers[id].planes)
+            .sum()
+    }
+
+    /// Whether the forward pass leaves a buffer for the reverse sweep.
+    pub(crate) fn keeps(&self, id: BufferId) -> bool {
+        let (buffer, seed_time) = (&self.buffers[id], self.forward.len());
+        buffer.birth < seed_time && buffer.death > seed_time
     }
 
     /// Places the buffers for a number of lanes of `size` bytes each.
@@ -597,7 +616,12 @@ fn guarded(tape: &Tape) -> Vec<bool> {
 
 impl Sweep {
     fn goes_back(self) -> bool {
-        matches!(self, Self::Reverse | Self::Recompute)
+        matches!(self, Self::Reverse | Self::Recompute | Self::Trace)
+    }
+
+    /// Whether all numbers are to be there in the end.
+    fn is_watched(self) -> bool {
+        matches!(self, Self::Inspect | Self::Trace)
     }
 }
 
@@ -646,7 +670,7 @@ fn readers(tape: &Tape) -> Vec<usize> {
 
 /// The jet of f'(z) of an elemental.
 #[derive(Debug, Clone)]
-enum Derivative {
+pub(crate) enum Derivative {
     /// In a buffer, with its planes.
     Stored(BufferId, Planes),
     /// Its value in a buffer, the rest from v by f' = a + b·f + c·f².
@@ -699,7 +723,10 @@ impl Builder<'_> {
     }
 
     fn differentiates(&self, id: NodeId) -> bool {
-        self.sweep.goes_back() && self.held[id].active
+        match self.sweep {
+            Sweep::Trace => true,
+            sweep => sweep.goes_back() && self.held[id].active,
+        }
     }
 
     fn forward(&mut self, id: NodeId) {
@@ -1038,7 +1065,7 @@ impl Builder<'_> {
             self.tape.nodes()[z].op,
             Op::Affine { .. } | Op::Transposed { .. }
         );
-        self.sweep != Sweep::Inspect
+        !self.sweep.is_watched()
             && self.readers[z] == self.families[id].len()
             && product
             && self.planes(z) == self.planes(id)
@@ -1520,7 +1547,9 @@ impl Builder<'_> {
         // Scratch: the jet of f', then the adjoint.
         let scratch = planes.len() + self.planes(id).len();
         self.plan.scratch = self.plan.scratch.max(scratch);
-        let in_place = self.adjoints[z].is_none() && self.planes(z) == self.planes(id);
+        let in_place = !self.sweep.is_watched()
+            && self.adjoints[z].is_none()
+            && self.planes(z) == self.planes(id);
         if in_place {
             self.adjoints[z] = Some(adjoint);
         }

@@ -326,6 +326,16 @@ impl Tape {
     /// are not smooth enough; derivatives that are zero everywhere; coordinates that no
     /// residual depends on.
     pub fn infer(&self) -> Result<Vec<Held>, Error> {
+        self.infer_with(true)
+    }
+
+    /// The same without short cuts, to look at: planes and values that are the same at each
+    /// point are held and multiplied out, and so is what recorded sweeps start from.
+    pub(crate) fn infer_plainly(&self) -> Result<Vec<Held>, Error> {
+        self.infer_with(false)
+    }
+
+    fn infer_with(&self, short_cuts: bool) -> Result<Vec<Held>, Error> {
         // What was lowered has been checked when it was recorded, and may have lost a
         // coordinate since: that of t in ∂/∂t (t·u(x)).
         if self.sweeps.is_none() {
@@ -333,8 +343,12 @@ impl Tape {
         }
         let mut expanded = BTreeSet::new();
         // A Laplacian beside all its own second derivatives is their sum: no plane for it.
+        let mut watched = self.roots.clone();
+        if !short_cuts {
+            watched.extend(self.sweeps().iter().map(|sweep| sweep.output));
+        }
         let demand = loop {
-            let demand = self.demand(&expanded)?;
+            let demand = self.demand(&watched, &expanded)?;
             let redundant: Vec<Arc<[Coordinate]>> = demand
                 .iter()
                 .flatten()
@@ -356,11 +370,13 @@ impl Tape {
         };
         let support = self.support(&demand, &expanded);
         self.check_smoothness(&support)?;
-        let constant = self.constant_planes();
-        let numbers = self.numbers();
-        let live = self.live(&support, &expanded, &constant, &numbers);
+        let (constant, numbers) = match short_cuts {
+            true => (self.constant_planes(), self.numbers()),
+            false => (vec![None; support.len()], vec![None; support.len()]),
+        };
+        let live = self.live(&watched, &support, &expanded, &constant, &numbers);
         let active = self.active();
-        if self.sweeps.is_none() {
+        if self.sweeps.is_none() && short_cuts {
             self.check_coordinates(&live, &constant)?;
         }
         Ok(live
@@ -380,10 +396,11 @@ impl Tape {
     /// Backwards from the residuals: which planes somebody may want.
     fn demand(
         &self,
+        watched: &[NodeId],
         expanded: &BTreeSet<Arc<[Coordinate]>>,
     ) -> Result<Vec<BTreeSet<Plane>>, Error> {
         let mut demand = vec![BTreeSet::new(); self.nodes.len()];
-        for &root in &self.roots {
+        for &root in watched {
             demand[root].insert(Plane::value());
         }
         for id in (0..self.nodes.len()).rev() {
@@ -535,13 +552,14 @@ impl Tape {
     /// Backwards again, with the supports known: which planes are read in the end.
     fn live(
         &self,
+        watched: &[NodeId],
         support: &[Planes],
         expanded: &BTreeSet<Arc<[Coordinate]>>,
         constant: &[Option<ConstantRows>],
         numbers: &[Option<Vec<f64>>],
     ) -> Vec<BTreeSet<Plane>> {
         let mut live: Vec<BTreeSet<Plane>> = vec![BTreeSet::new(); self.nodes.len()];
-        for &root in &self.roots {
+        for &root in watched {
             live[root].extend(support[root].iter().filter(|p| p.is_value()).cloned());
         }
         for id in (0..self.nodes.len()).rev() {
