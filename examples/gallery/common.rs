@@ -1,0 +1,147 @@
+//! What all problems of the gallery share: settings, a training loop with the error in view,
+//! the outcome, and maps.
+
+use dualtape::plot::Map;
+use dualtape::{
+    Condition, Design, Engine, Equation, Error, LevenbergMarquardt, Options, Parameters, Points,
+    Problem, Report, Sampler, Train, values,
+};
+use std::path::PathBuf;
+
+/// What the user chose.
+pub struct Settings {
+    pub seed: u64,
+    pub threads: usize,
+    /// A few steps only.
+    pub quick: bool,
+    /// Where pictures go.
+    pub out: PathBuf,
+}
+
+/// What came of a problem.
+pub struct Outcome {
+    pub rel_l2: f64,
+    pub max_error: f64,
+    pub seconds: f64,
+    pub steps: usize,
+    pub stop: String,
+    pub parameters: usize,
+    pub points: usize,
+    /// What else is worth knowing, such as the error of a coefficient.
+    pub more: Vec<(&'static str, f64)>,
+}
+
+impl Settings {
+    /// Threads as chosen.
+    pub fn options(&self) -> Options {
+        Options::default().threads(self.threads)
+    }
+
+    /// So many steps, or a few.
+    pub fn steps(&self, steps: usize) -> usize {
+        if self.quick { steps.min(2) } else { steps }
+    }
+
+    /// A training of so many steps, with a progress bar and its loss logged at each of them.
+    pub fn train<'a>(&self, steps: usize) -> Train<'a> {
+        Train::new(self.steps(steps)).log_every(1).progress(true)
+    }
+
+    /// Trains one equation on a box: Levenberg-Marquardt on `count` points of Sobol's
+    /// sequence, replaced by the next ones every `redraw` steps.
+    pub fn fit(
+        &self,
+        train: Train<'_>,
+        params: &mut Parameters,
+        equation: &Equation,
+        bounds: &[(f64, f64)],
+        (count, redraw): (usize, usize),
+    ) -> Result<Report, Error> {
+        let mut sampler = Sampler::new(bounds, self.seed)?;
+        let points = sampler.draw(Design::Sobol, count)?;
+        let problem = Problem::new(params, [Condition::new(equation, points)])?;
+        let mut engine = Engine::with(&problem, &self.options())?;
+        let name = equation.name().to_owned();
+        let history = self.out.join(format!("{name}.csv"));
+        let mut method = LevenbergMarquardt::default();
+        let report = train
+            .redraw(redraw, sampler, move |sampler, engine, _| {
+                engine.set_points(&name, sampler.draw(Design::Sobol, count)?)
+            })
+            .run(&mut engine, params, &mut method)?;
+        report.history.write_csv(history)?;
+        Ok(report)
+    }
+}
+
+/// The exact solution at points that training does not see.
+pub struct Reference {
+    pub points: Points,
+    pub truth: Vec<f64>,
+}
+
+impl Reference {
+    /// On a grid.
+    pub fn grid<const D: usize>(
+        axes: [(f64, f64, usize); D],
+        exact: impl Fn([f64; D]) -> f64,
+    ) -> Result<Self, Error> {
+        Ok(Self::at(Points::grid(&axes)?, exact))
+    }
+
+    /// At any points.
+    pub fn at<const D: usize>(points: Points, exact: impl Fn([f64; D]) -> f64) -> Self {
+        let place = |n: usize| std::array::from_fn(|d| points.coordinate(d)[n]);
+        let truth = (0..points.len()).map(|n| exact(place(n))).collect();
+        Self { points, truth }
+    }
+
+    /// The outcome of a training of `solution`.
+    pub fn outcome(
+        &self,
+        solution: &Equation,
+        params: &Parameters,
+        points: usize,
+        report: &Report,
+    ) -> Result<Outcome, Error> {
+        let error = self.error(solution, params)?;
+        let norm = |list: &[f64]| list.iter().map(|x| x * x).sum::<f64>().sqrt();
+        Ok(Outcome {
+            rel_l2: norm(&error) / norm(&self.truth),
+            max_error: error.iter().fold(0.0, |max, e| e.abs().max(max)),
+            seconds: report.seconds,
+            steps: report.steps,
+            stop: report.stop.to_string(),
+            parameters: params.len(),
+            points,
+            more: Vec::new(),
+        })
+    }
+
+    /// Solution minus truth, point by point.
+    pub fn error(&self, solution: &Equation, params: &Parameters) -> Result<Vec<f64>, Error> {
+        let field = values(solution, params, &self.points)?.concat();
+        Ok(field.iter().zip(&self.truth).map(|(u, e)| u - e).collect())
+    }
+}
+
+/// Draws a solution over two coordinates and its error.
+pub fn maps(
+    settings: &Settings,
+    name: &str,
+    axes: [(f64, f64, usize); 2],
+    labels: (&str, &str),
+    reference: &Reference,
+    error: &[f64],
+) -> Result<(), Error> {
+    let u: Vec<f64> = reference.truth.iter().zip(error).map(|(e, d)| e + d).collect();
+    let title = format!("u({}, {})", labels.0, labels.1);
+    let file = |what: &str| settings.out.join(format!("{name}{what}.png"));
+    Map::new(&title, axes, &u)?
+        .labels(labels.0, labels.1)
+        .save(file(""))?;
+    Map::new(&format!("Error of {title}"), axes, error)?
+        .diverging()
+        .labels(labels.0, labels.1)
+        .save(file("-error"))
+}
