@@ -1,9 +1,10 @@
 //! What all problems of the gallery share: settings, a training loop with the error in view,
 //! the outcome, and maps.
 
+use dualtape::optim::fit_last_layer;
 use dualtape::plot::Map;
 use dualtape::{
-    Condition, Design, Engine, Equation, Error, LevenbergMarquardt, Options, Parameters, Points,
+    Condition, Design, Engine, Equation, Error, LevenbergMarquardt, Mlp, Options, Parameters, Points,
     Problem, Report, Sampler, Train, values,
 };
 use std::path::PathBuf;
@@ -14,7 +15,9 @@ pub struct Settings {
     pub threads: usize,
     /// A few steps only.
     pub quick: bool,
-    /// Where pictures go.
+    /// Seconds for each training.
+    pub seconds: f64,
+    /// Where pictures and histories go.
     pub out: PathBuf,
 }
 
@@ -44,15 +47,20 @@ impl Settings {
 
     /// A training of so many steps, with a progress bar and its loss logged at each of them.
     pub fn train<'a>(&self, steps: usize) -> Train<'a> {
-        Train::new(self.steps(steps)).log_every(1).progress(true)
+        Train::new(self.steps(steps))
+            .time_limit(self.seconds)
+            .log_every(1)
+            .progress(true)
     }
 
-    /// Trains one equation on a box: Levenberg-Marquardt on `count` points of Sobol's
-    /// sequence, replaced by the next ones every `redraw` steps.
+    /// Trains one equation on a box: the last layer by least squares, then all by
+    /// Levenberg-Marquardt, on `count` points of Sobol's sequence, replaced by the next ones
+    /// every `redraw` steps.
     pub fn fit(
         &self,
         train: Train<'_>,
         params: &mut Parameters,
+        net: &Mlp,
         equation: &Equation,
         bounds: &[(f64, f64)],
         (count, redraw): (usize, usize),
@@ -63,6 +71,7 @@ impl Settings {
         let mut engine = Engine::with(&problem, &self.options())?;
         let name = equation.name().to_owned();
         let history = self.out.join(format!("{name}.csv"));
+        fit_last_layer(&engine, params, net)?;
         let mut method = LevenbergMarquardt::default();
         let report = train
             .redraw(redraw, sampler, move |sampler, engine, _| {
@@ -105,17 +114,29 @@ impl Reference {
         report: &Report,
     ) -> Result<Outcome, Error> {
         let error = self.error(solution, params)?;
+        let training = (report.seconds, report.steps, report.stop.to_string());
+        Ok(self.measured(&error, params, points, training))
+    }
+
+    /// The outcome by its error and the seconds, steps and end of training.
+    pub fn measured(
+        &self,
+        error: &[f64],
+        params: &Parameters,
+        points: usize,
+        (seconds, steps, stop): (f64, usize, String),
+    ) -> Outcome {
         let norm = |list: &[f64]| list.iter().map(|x| x * x).sum::<f64>().sqrt();
-        Ok(Outcome {
-            rel_l2: norm(&error) / norm(&self.truth),
+        Outcome {
+            rel_l2: norm(error) / norm(&self.truth),
             max_error: error.iter().fold(0.0, |max, e| e.abs().max(max)),
-            seconds: report.seconds,
-            steps: report.steps,
-            stop: report.stop.to_string(),
+            seconds,
+            steps,
+            stop,
             parameters: params.len(),
             points,
             more: Vec::new(),
-        })
+        }
     }
 
     /// Solution minus truth, point by point.
@@ -144,4 +165,18 @@ pub fn maps(
         .diverging()
         .labels(labels.0, labels.1)
         .save(file("-error"))
+}
+
+/// A stored reference solution; `data/README.md` says where each is from.
+pub fn table(file: &str, shape: &[usize]) -> Result<Vec<f64>, Error> {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/gallery/data");
+    let path = PathBuf::from(folder).join(file);
+    let array = dualtape::points::read_npy(&path)?;
+    if array.shape == shape {
+        return Ok(array.values);
+    }
+    Err(Error::File {
+        path: path.display().to_string(),
+        reason: format!("an array of shape {:?}; {shape:?} was expected", array.shape),
+    })
 }

@@ -32,7 +32,7 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
         10,
     );
     let bounds = [(0.0, 1.0), (0.0, 1.0)];
-    let report = settings.fit(train, &mut params, &heat, &bounds, (POINTS, 50))?;
+    let report = settings.fit(train, &mut params, &net, &heat, &bounds, (POINTS, 50))?;
 
     let error = reference.error(&solution, &params)?;
     maps(settings, "heat", GRID, ("t", "x"), &reference, &error)?;

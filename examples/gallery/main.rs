@@ -2,11 +2,17 @@
 //! error on points that training does not see.
 
 mod advection;
+mod allen_cahn;
+mod burgers;
+mod cavity;
 mod common;
 mod decay;
+mod evolution;
 mod heat;
 mod helmholtz;
+mod multiscale;
 mod poisson;
+mod poisson5d;
 mod wave;
 
 use common::{Outcome, Settings};
@@ -50,6 +56,51 @@ const ENTRIES: &[Entry] = &[
         name: "advection",
         title: "advection, c = 50",
         run: advection::run,
+    },
+    Entry {
+        name: "poisson5d",
+        title: "Poisson, 5-D",
+        run: poisson5d::run,
+    },
+    Entry {
+        name: "multiscale",
+        title: "Poisson, 2-D, multi-scale",
+        run: multiscale::run,
+    },
+    Entry {
+        name: "burgers",
+        title: "Burgers, viscosity 0.01/π",
+        run: burgers::steep,
+    },
+    Entry {
+        name: "burgers-mild",
+        title: "Burgers, viscosity 0.01",
+        run: burgers::mild,
+    },
+    Entry {
+        name: "inverse",
+        title: "Burgers, viscosity and advection coefficient sought",
+        run: burgers::inverse,
+    },
+    Entry {
+        name: "allen-cahn",
+        title: "Allen-Cahn",
+        run: allen_cahn::run,
+    },
+    Entry {
+        name: "kdv",
+        title: "Korteweg-de Vries, 0.022²",
+        run: evolution::korteweg_de_vries,
+    },
+    Entry {
+        name: "kuramoto-sivashinsky",
+        title: "Kuramoto-Sivashinsky, chaotic",
+        run: evolution::kuramoto_sivashinsky,
+    },
+    Entry {
+        name: "cavity",
+        title: "lid-driven cavity, Reynolds number 100",
+        run: cavity::run,
     },
 ];
 
@@ -100,7 +151,8 @@ Options:
   --quick        two steps of each, for a test
   --seed N       seed of weights and points (0)
   --threads N    threads (as many as there are cores)
-  --out DIR      where pictures go (out/gallery)
+  --seconds N    time limit of each training (600)
+  --out DIR      where pictures and histories go (out/gallery)
   --json         print a line of JSON for each problem
   -h, --help     this text
 
@@ -119,6 +171,7 @@ fn choice() -> Result<Option<Choice>, lexopt::Error> {
         seed: 0,
         threads: std::thread::available_parallelism().map_or(1, usize::from),
         quick: false,
+        seconds: 600.0,
         out: "out/gallery".into(),
     };
     let (mut entries, mut json) = (Vec::new(), false);
@@ -128,6 +181,7 @@ fn choice() -> Result<Option<Choice>, lexopt::Error> {
             Long("quick") => settings.quick = true,
             Long("seed") => settings.seed = arguments.value()?.parse()?,
             Long("threads") => settings.threads = arguments.value()?.parse()?,
+            Long("seconds") => settings.seconds = arguments.value()?.parse()?,
             Long("out") => settings.out = arguments.value()?.into(),
             Long("json") => json = true,
             Long("help") | Short('h') => return Ok(None),
