@@ -32,7 +32,7 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
         10,
     );
     let bounds = [(0.0, 1.0), (0.0, TAU)];
-    let report = settings.fit(train, &mut params, &net, &advection, &bounds, (POINTS, 50))?;
+    let report = settings.fit(train, &mut params, &net, &advection, (&bounds, POINTS))?;
 
     let error = reference.error(&solution, &params)?;
     maps(settings, "advection", GRID, ("t", "x"), &reference, &error)?;

@@ -5,9 +5,10 @@ use dualtape::optim::fit_last_layer;
 use dualtape::plot::Map;
 use dualtape::{
     Condition, Design, Engine, Equation, Error, LevenbergMarquardt, Mlp, Options, Parameters, Points,
-    Problem, Report, Sampler, Train, values,
+    Problem, Report, Sampler, SsBroyden, Train, values,
 };
 use std::path::PathBuf;
+use std::time::Instant;
 
 /// What the user chose.
 pub struct Settings {
@@ -53,33 +54,47 @@ impl Settings {
             .progress(true)
     }
 
-    /// Trains one equation on a box: the last layer by least squares, then all by
-    /// Levenberg-Marquardt, on `count` points of Sobol's sequence, replaced by the next ones
-    /// every `redraw` steps.
+    /// Trains one equation on a box, on `count` points of Sobol's sequence: a start by
+    /// [`rough`](Self::rough), then Levenberg-Marquardt, with the next points of the sequence
+    /// every 50 steps.
     pub fn fit(
         &self,
         train: Train<'_>,
         params: &mut Parameters,
         net: &Mlp,
         equation: &Equation,
-        bounds: &[(f64, f64)],
-        (count, redraw): (usize, usize),
+        (bounds, count): (&[(f64, f64)], usize),
     ) -> Result<Report, Error> {
         let mut sampler = Sampler::new(bounds, self.seed)?;
         let points = sampler.draw(Design::Sobol, count)?;
         let problem = Problem::new(params, [Condition::new(equation, points)])?;
         let mut engine = Engine::with(&problem, &self.options())?;
+        let rough = self.rough(&mut engine, params, net)?;
         let name = equation.name().to_owned();
         let history = self.out.join(format!("{name}.csv"));
-        fit_last_layer(&engine, params, net)?;
         let mut method = LevenbergMarquardt::default();
-        let report = train
-            .redraw(redraw, sampler, move |sampler, engine, _| {
+        let mut report = train
+            .redraw(50, sampler, move |sampler, engine, _| {
                 engine.set_points(&name, sampler.draw(Design::Sobol, count)?)
             })
             .run(&mut engine, params, &mut method)?;
         report.history.write_csv(history)?;
+        report.seconds += rough;
         Ok(report)
+    }
+
+    /// A cheap start: the last layer by least squares, then some steps of the self-scaled
+    /// Broyden method, which cost a gradient each. Gives the seconds it took.
+    pub fn rough(
+        &self,
+        engine: &mut Engine,
+        params: &mut Parameters,
+        net: &Mlp,
+    ) -> Result<f64, Error> {
+        let start = Instant::now();
+        fit_last_layer(engine, params, net)?;
+        Train::new(self.steps(300)).run(engine, params, &mut SsBroyden::default())?;
+        Ok(start.elapsed().as_secs_f64())
     }
 }
 

@@ -22,7 +22,7 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
 
     let bounds = [(0.0, 1.0)];
     let train = settings.train(100);
-    let report = settings.fit(train, &mut params, &net, &decay, &bounds, (POINTS, 50))?;
+    let report = settings.fit(train, &mut params, &net, &decay, (&bounds, POINTS))?;
 
     let t = reference.points.coordinate(0);
     Lines::new("Decay")

@@ -163,13 +163,14 @@ impl Evolution {
             let mut draw = || columns(&initial, sampler.draw(Design::Sobol, self.points)?);
             let problem = Problem::new(&params, [Condition::new(&equation, draw()?)])?;
             let mut engine = Engine::with(&problem, &settings.options())?;
+            let rough = settings.rough(&mut engine, &mut params, &net)?;
             let report = settings
                 .train(self.steps)
                 .redraw(25, (), |(), engine, _| engine.set_points(self.name, draw()?))
                 .run(&mut engine, &mut params, &mut LevenbergMarquardt::default())?;
             let file = format!("{}-{window}.csv", self.name);
             report.history.write_csv(settings.out.join(file))?;
-            (seconds, steps) = (seconds + report.seconds, steps + report.steps);
+            (seconds, steps) = (seconds + rough + report.seconds, steps + report.steps);
             stop = report.stop.to_string();
 
             // What belongs to this window, and where the next one starts.

@@ -2,7 +2,7 @@
 //! u = exp(-π²t/4) sin(πx).
 
 use crate::common::{Outcome, Reference, Settings, maps};
-use dualtape::{Elemental::Tanh, Equation, Error, Field, Parameters};
+use dualtape::{Elemental::Sin, Equation, Error, Field, Parameters};
 use std::f64::consts::PI;
 
 const POINTS: usize = 2048;
@@ -10,7 +10,7 @@ const GRID: [(f64, f64, usize); 2] = [(0.0, 1.0, 101), (0.0, 1.0, 101)];
 
 pub fn run(settings: &Settings) -> Result<Outcome, Error> {
     let mut params = Parameters::seeded(settings.seed);
-    let net = params.mlp("u", &[2, 20, 20, 1], Tanh)?;
+    let net = params.mlp("u", &[2, 20, 20, 1], Sin)?;
     // Initial and boundary values hold whatever the network is.
     let u = |t: Field, x: Field| {
         let [n] = net.at(&[2.0 * t - 1.0, 2.0 * x - 1.0]);
@@ -32,7 +32,7 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
         10,
     );
     let bounds = [(0.0, 1.0), (0.0, 1.0)];
-    let report = settings.fit(train, &mut params, &net, &heat, &bounds, (POINTS, 50))?;
+    let report = settings.fit(train, &mut params, &net, &heat, (&bounds, POINTS))?;
 
     let error = reference.error(&solution, &params)?;
     maps(settings, "heat", GRID, ("t", "x"), &reference, &error)?;

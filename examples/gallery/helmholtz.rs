@@ -32,7 +32,7 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
         &reference.truth,
         10,
     );
-    let report = settings.fit(train, &mut params, &net, &helmholtz, &square.bounds(), (POINTS, 50))?;
+    let report = settings.fit(train, &mut params, &net, &helmholtz, (&square.bounds(), POINTS))?;
 
     let error = reference.error(&solution, &params)?;
     maps(settings, "helmholtz", GRID, ("x", "y"), &reference, &error)?;

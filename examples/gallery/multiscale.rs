@@ -38,7 +38,7 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
         10,
     );
     let bounds = [(0.0, 1.0), (0.0, 1.0)];
-    let report = settings.fit(train, &mut params, &net, &poisson, &bounds, (POINTS, 50))?;
+    let report = settings.fit(train, &mut params, &net, &poisson, (&bounds, POINTS))?;
 
     let error = reference.error(&solution, &params)?;
     maps(settings, "multiscale", GRID, ("x", "y"), &reference, &error)?;

@@ -29,7 +29,7 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
         &reference.truth,
         10,
     );
-    let report = settings.fit(train, &mut params, &net, &poisson, &square.bounds(), (POINTS, 50))?;
+    let report = settings.fit(train, &mut params, &net, &poisson, (&square.bounds(), POINTS))?;
 
     let error = reference.error(&solution, &params)?;
     maps(settings, "poisson", GRID, ("x", "y"), &reference, &error)?;

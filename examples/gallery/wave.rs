@@ -5,7 +5,7 @@
 //! with initial and boundary values built in and two layers it does not.
 
 use crate::common::{Outcome, Reference, Settings, maps};
-use dualtape::{Architecture, Equation, Error, Field, Parameters, ansatz};
+use dualtape::{Elemental::Sin, Equation, Error, Field, Parameters, ansatz};
 use std::f64::consts::PI;
 
 const POINTS: usize = 4096;
@@ -13,9 +13,9 @@ const GRID: [(f64, f64, usize); 2] = [(0.0, 1.0, 201), (0.0, 1.0, 101)];
 
 pub fn run(settings: &Settings) -> Result<Outcome, Error> {
     let mut params = Parameters::seeded(settings.seed);
-    let net = params.network("u", &Architecture::siren(&[2, 100, 1], 60.0))?;
+    let net = params.mlp("u", &[2, 30, 30, 1], Sin)?;
     let u = |t: Field, x: Field| {
-        let [n] = net.at(&[t, 0.5 * x]);
+        let [n] = net.at(&[30.0 * (t - 0.5), 15.0 * (x - 0.5)]);
         let start = (PI * x).sin() + 0.5 * (4.0 * PI * x).sin();
         ansatz::initial(t, &[start, 0.0.into()], x * (1.0 - x) * n)
     };
@@ -38,7 +38,7 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
         10,
     );
     let bounds = [(0.0, 1.0), (0.0, 1.0)];
-    let report = settings.fit(train, &mut params, &net, &wave, &bounds, (POINTS, 50))?;
+    let report = settings.fit(train, &mut params, &net, &wave, (&bounds, POINTS))?;
 
     let error = reference.error(&solution, &params)?;
     maps(settings, "wave", GRID, ("t", "x"), &reference, &error)?;
