@@ -6,7 +6,7 @@ use common::{assert_close, numbers, paper_network};
 use dualtape::optim::{Halt, Iterate, Objective};
 use dualtape::train::State;
 use dualtape::{
-    Adam, Condition, Elemental::Tanh, Engine, Equation, Error, Field, GradientDescent, Minimizer, Mlp,
+    Adam, Condition, Elemental::Tanh, Engine, Equation, Error, Field, GradientDescent, Mlp,
     Optimizer, Options, Parameters, Points, Precision, Problem, Sampler, Schedule, Stop, Train,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -601,7 +601,7 @@ struct Patient {
     fresh: bool,
 }
 
-impl Minimizer for Patient {
+impl dualtape::Minimizer for Patient {
     fn name(&self) -> &'static str {
         "patient"
     }

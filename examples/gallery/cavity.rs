@@ -48,7 +48,7 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
         .train(150)
         .compare("u", &u, &grid, &u_truth, 10);
     let bounds = [(0.0, 1.0), (0.0, 1.0)];
-    let report = settings.fit(train, &mut params, &net, &vorticity, (&bounds, POINTS))?;
+    let report = settings.fit(train, &mut params, &vorticity, (&bounds, POINTS), |engine, params| settings.rough(engine, params))?;
 
     let fine = [(0.0, 1.0, 101), (0.0, 1.0, 101)];
     let _ = fine;

@@ -1,10 +1,9 @@
 //! What all problems of the gallery share: settings, a training loop with the error in view,
 //! the outcome, and maps.
 
-use dualtape::optim::fit_last_layer;
 use dualtape::plot::Map;
 use dualtape::{
-    Condition, Design, Engine, Equation, Error, LevenbergMarquardt, Mlp, Options, Parameters, Points,
+    Condition, Design, Engine, Equation, Error, LevenbergMarquardt, Options, Parameters, Points,
     Problem, Report, Sampler, SsBroyden, Train, values,
 };
 use std::path::PathBuf;
@@ -54,48 +53,45 @@ impl Settings {
             .progress(true)
     }
 
-    /// Trains one equation on a box, on `count` points of Sobol's sequence: a start by
-    /// [`rough`](Self::rough), then Levenberg-Marquardt, with the next points of the sequence
-    /// every 50 steps.
+    /// Trains one equation on a box by Levenberg-Marquardt, after a `start`; on `count`
+    /// points of Sobol's sequence, and the next ones every 50 steps.
     pub fn fit(
         &self,
         train: Train<'_>,
         params: &mut Parameters,
-        net: &Mlp,
         equation: &Equation,
         (bounds, count): (&[(f64, f64)], usize),
+        start: impl FnOnce(&mut Engine, &mut Parameters) -> Result<(), Error>,
     ) -> Result<Report, Error> {
         let mut sampler = Sampler::new(bounds, self.seed)?;
         let points = sampler.draw(Design::Sobol, count)?;
         let problem = Problem::new(params, [Condition::new(equation, points)])?;
         let mut engine = Engine::with(&problem, &self.options())?;
-        let rough = self.rough(&mut engine, params, net)?;
+        let begin = Instant::now();
+        start(&mut engine, params)?;
+        let before = begin.elapsed().as_secs_f64();
         let name = equation.name().to_owned();
         let history = self.out.join(format!("{name}.csv"));
-        let mut method = LevenbergMarquardt::default();
         let mut report = train
             .redraw(50, sampler, move |sampler, engine, _| {
                 engine.set_points(&name, sampler.draw(Design::Sobol, count)?)
             })
-            .run(&mut engine, params, &mut method)?;
+            .run(&mut engine, params, &mut LevenbergMarquardt::default())?;
         report.history.write_csv(history)?;
-        report.seconds += rough;
+        report.seconds += before;
         Ok(report)
     }
 
-    /// A cheap start: the last layer by least squares, then some steps of the self-scaled
-    /// Broyden method, which cost a gradient each. Gives the seconds it took.
-    pub fn rough(
-        &self,
-        engine: &mut Engine,
-        params: &mut Parameters,
-        net: &Mlp,
-    ) -> Result<f64, Error> {
-        let start = Instant::now();
-        fit_last_layer(engine, params, net)?;
-        Train::new(self.steps(300)).run(engine, params, &mut SsBroyden::default())?;
-        Ok(start.elapsed().as_secs_f64())
+    /// A cheap start: steps of the self-scaled Broyden method, which cost a gradient each.
+    pub fn rough(&self, engine: &mut Engine, params: &mut Parameters) -> Result<(), Error> {
+        let train = Train::new(self.steps(200));
+        train.run(engine, params, &mut SsBroyden::default()).map(drop)
     }
+}
+
+/// No start.
+pub fn none(_: &mut Engine, _: &mut Parameters) -> Result<(), Error> {
+    Ok(())
 }
 
 /// The exact solution at points that training does not see.

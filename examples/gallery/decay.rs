@@ -1,6 +1,6 @@
 //! y' + y = 0 on [0, 1], y(0) = 1: the smallest of all. y = exp(-t).
 
-use crate::common::{Outcome, Reference, Settings};
+use crate::common::{Outcome, Reference, Settings, none};
 use dualtape::plot::Lines;
 use dualtape::{Elemental::Tanh, Equation, Error, Field, Parameters, values};
 
@@ -22,7 +22,7 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
 
     let bounds = [(0.0, 1.0)];
     let train = settings.train(100);
-    let report = settings.fit(train, &mut params, &net, &decay, (&bounds, POINTS))?;
+    let report = settings.fit(train, &mut params, &decay, (&bounds, POINTS), none)?;
 
     let t = reference.points.coordinate(0);
     Lines::new("Decay")

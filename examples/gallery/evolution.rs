@@ -11,6 +11,7 @@ use dualtape::{
     Parameters, Points, Problem, Sampler, ansatz, data, values,
 };
 use std::f64::consts::{FRAC_PI_2, PI, TAU};
+use std::time::Instant;
 
 struct Evolution {
     name: &'static str,
@@ -163,7 +164,9 @@ impl Evolution {
             let mut draw = || columns(&initial, sampler.draw(Design::Sobol, self.points)?);
             let problem = Problem::new(&params, [Condition::new(&equation, draw()?)])?;
             let mut engine = Engine::with(&problem, &settings.options())?;
-            let rough = settings.rough(&mut engine, &mut params, &net)?;
+            let start = Instant::now();
+            settings.rough(&mut engine, &mut params)?;
+            let rough = start.elapsed().as_secs_f64();
             let report = settings
                 .train(self.steps)
                 .redraw(25, (), |(), engine, _| engine.set_points(self.name, draw()?))

@@ -1,7 +1,7 @@
 //! The heat equation u_t = u_xx/4 on [0, 1] × [0, 1], u(0, x) = sin(πx), u = 0 at the ends.
 //! u = exp(-π²t/4) sin(πx).
 
-use crate::common::{Outcome, Reference, Settings, maps};
+use crate::common::{Outcome, Reference, Settings, maps, none};
 use dualtape::{Elemental::Sin, Equation, Error, Field, Parameters};
 use std::f64::consts::PI;
 
@@ -10,7 +10,7 @@ const GRID: [(f64, f64, usize); 2] = [(0.0, 1.0, 101), (0.0, 1.0, 101)];
 
 pub fn run(settings: &Settings) -> Result<Outcome, Error> {
     let mut params = Parameters::seeded(settings.seed);
-    let net = params.mlp("u", &[2, 20, 20, 1], Sin)?;
+    let net = params.mlp("u", &[2, 16, 16, 1], Sin)?;
     // Initial and boundary values hold whatever the network is.
     let u = |t: Field, x: Field| {
         let [n] = net.at(&[2.0 * t - 1.0, 2.0 * x - 1.0]);
@@ -32,7 +32,7 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
         10,
     );
     let bounds = [(0.0, 1.0), (0.0, 1.0)];
-    let report = settings.fit(train, &mut params, &net, &heat, (&bounds, POINTS))?;
+    let report = settings.fit(train, &mut params, &heat, (&bounds, POINTS), none)?;
 
     let error = reference.error(&solution, &params)?;
     maps(settings, "heat", GRID, ("t", "x"), &reference, &error)?;

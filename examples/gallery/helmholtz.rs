@@ -1,7 +1,7 @@
 //! Helmholtz' equation Δu + u = q on [-1, 1]², u = 0 on the boundary, with
 //! q = (1 - 17π²) sin(πx) sin(4πy). u = sin(πx) sin(4πy).
 
-use crate::common::{Outcome, Reference, Settings, maps};
+use crate::common::{Outcome, Reference, Settings, maps, none};
 use dualtape::{Domain, Elemental::Sin, Equation, Error, Field, Parameters, ansatz};
 use std::f64::consts::PI;
 
@@ -32,7 +32,7 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
         &reference.truth,
         10,
     );
-    let report = settings.fit(train, &mut params, &net, &helmholtz, (&square.bounds(), POINTS))?;
+    let report = settings.fit(train, &mut params, &helmholtz, (&square.bounds(), POINTS), none)?;
 
     let error = reference.error(&solution, &params)?;
     maps(settings, "helmholtz", GRID, ("x", "y"), &reference, &error)?;

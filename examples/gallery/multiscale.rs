@@ -5,6 +5,7 @@
 //! the solution; that is built in.
 
 use crate::common::{Outcome, Reference, Settings, maps};
+use dualtape::optim::fit_last_layer;
 use dualtape::{Elemental::Tanh, Equation, Error, Field, Parameters};
 use std::f64::consts::PI;
 
@@ -38,7 +39,7 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
         10,
     );
     let bounds = [(0.0, 1.0), (0.0, 1.0)];
-    let report = settings.fit(train, &mut params, &net, &poisson, (&bounds, POINTS))?;
+    let report = settings.fit(train, &mut params, &poisson, (&bounds, POINTS), |engine, params| fit_last_layer(engine, params, &net).map(drop))?;
 
     let error = reference.error(&solution, &params)?;
     maps(settings, "multiscale", GRID, ("x", "y"), &reference, &error)?;

@@ -1,7 +1,7 @@
 //! Poisson's equation -Δu = 2π² sin(πx) sin(πy) on the unit square, u = 0 on its boundary.
 //! u = sin(πx) sin(πy).
 
-use crate::common::{Outcome, Reference, Settings, maps};
+use crate::common::{Outcome, Reference, Settings, maps, none};
 use dualtape::{Domain, Elemental::Tanh, Equation, Error, Field, Parameters, ansatz};
 use std::f64::consts::PI;
 
@@ -29,7 +29,7 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
         &reference.truth,
         10,
     );
-    let report = settings.fit(train, &mut params, &net, &poisson, (&square.bounds(), POINTS))?;
+    let report = settings.fit(train, &mut params, &poisson, (&square.bounds(), POINTS), none)?;
 
     let error = reference.error(&solution, &params)?;
     maps(settings, "poisson", GRID, ("x", "y"), &reference, &error)?;
