@@ -6,16 +6,16 @@
 //! gives stream function and vorticity ω = Δψ, which keeps all derivatives at second order.
 
 use crate::common::{Outcome, Reference, Settings, maps, table};
-use dualtape::{Elemental::Tanh, Equation, Error, Field, Parameters, Points};
+use dualtape::{Elemental::Sin, Equation, Error, Field, Parameters, Points};
 
 const REYNOLDS: f64 = 100.0;
-const POINTS: usize = 1536;
+const POINTS: usize = 2048;
 /// The grid of the reference: its nodes 0, 0.05, …, 1.
 const GRID: [(f64, f64, usize); 2] = [(0.0, 1.0, 21), (0.0, 1.0, 21)];
 
 pub fn run(settings: &Settings) -> Result<Outcome, Error> {
     let mut params = Parameters::seeded(settings.seed);
-    let net = params.mlp("flow", &[2, 16, 16, 16, 2], Tanh)?;
+    let net = params.mlp("flow", &[2, 20, 20, 20, 2], Sin)?;
     // All velocities on the boundary hold whatever the network is.
     let flow = |x: Field, y: Field| {
         let [n, omega] = net.at(&[2.0 * x - 1.0, 2.0 * y - 1.0]);
@@ -45,7 +45,7 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
     };
 
     let train = settings
-        .train(150)
+        .train(400)
         .compare("u", &u, &grid, &u_truth, 10);
     let bounds = [(0.0, 1.0), (0.0, 1.0)];
     let report = settings.fit(train, &mut params, &vorticity, (&bounds, POINTS), |engine, params| settings.rough(engine, params))?;

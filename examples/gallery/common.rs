@@ -45,10 +45,12 @@ impl Settings {
         if self.quick { steps.min(2) } else { steps }
     }
 
-    /// A training of so many steps, with a progress bar and its loss logged at each of them.
+    /// A training of at most so many steps, which ends where they no longer help; with a
+    /// progress bar.
     pub fn train<'a>(&self, steps: usize) -> Train<'a> {
         Train::new(self.steps(steps))
             .time_limit(self.seconds)
+            .stall(30, 0.1)
             .log_every(1)
             .progress(true)
     }

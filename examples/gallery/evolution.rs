@@ -7,7 +7,7 @@
 
 use crate::common::{Outcome, Reference, Settings, maps, table};
 use dualtape::{
-    Condition, Design, Elemental::Tanh, Engine, Equation, Error, Field, LevenbergMarquardt,
+    Condition, Design, Elemental::Sin, Engine, Equation, Error, Field, LevenbergMarquardt,
     Parameters, Points, Problem, Sampler, ansatz, data, values,
 };
 use std::f64::consts::{FRAC_PI_2, PI, TAU};
@@ -42,12 +42,12 @@ pub fn korteweg_de_vries(settings: &Settings) -> Result<Outcome, Error> {
         start: |x| (PI * x).cos(),
         rate: |u| -u[0] * u[1] - 0.022_f64.powi(2) * u[3],
         order: 3,
-        windows: 5,
+        windows: 10,
         harmonics: 4,
         width: 20,
         modes: 60,
         points: 3000,
-        steps: 50,
+        steps: 100,
     };
     problem.run(settings)
 }
@@ -61,11 +61,11 @@ pub fn kuramoto_sivashinsky(settings: &Settings) -> Result<Outcome, Error> {
         start: |x| x.cos() * (1.0 + x.sin()),
         rate: |u| -100.0 * (u[0] * u[1] / 16.0 + u[2] / 256.0 + u[4] / 65_536.0),
         order: 4,
-        windows: 10,
+        windows: 20,
         harmonics: 6,
         width: 20,
-        modes: 60,
-        points: 3000,
+        modes: 48,
+        points: 2500,
         steps: 50,
     };
     problem.run(settings)
@@ -113,7 +113,7 @@ impl Evolution {
         let mut params = Parameters::seeded(settings.seed);
         let width = self.width;
         let inputs = 1 + 2 * self.harmonics;
-        let net = params.mlp("n", &[inputs, width, width, width, 1], Tanh)?;
+        let net = params.mlp("n", &[inputs, width, width, width, 1], Sin)?;
         let n = |s: Field, x: Field| {
             let waves = ansatz::periodic(x, period, self.harmonics);
             net.at::<1>(&[&[2.0 * s - 1.0][..], &waves].concat())[0]

@@ -2,12 +2,13 @@
 //! values of u = Σ cos(πx_i) on its ten faces.
 //!
 //! Boundary values are a condition of their own: extended by interpolation between the faces
-//! they would be the solution itself. One layer of sines would hold it, too; two layers do
-//! not.
+//! they would be the solution itself. A layer of sines holds this solution **exactly**, by
+//! five of its units; the directions of five axes and their frequency are to be found.
 
 use crate::common::{Outcome, Reference, Settings, maps};
+use dualtape::optim::fit_last_layer;
 use dualtape::{
-    Condition, Design, Domain, Elemental::Tanh, Engine, Equation, Error, Field,
+    Architecture, Condition, Design, Domain, Engine, Equation, Error, Field,
     LevenbergMarquardt, Parameters, Points, Problem, Sampler,
 };
 use std::f64::consts::PI;
@@ -19,7 +20,7 @@ const CHECKED: usize = 10_000;
 pub fn run(settings: &Settings) -> Result<Outcome, Error> {
     let cube = Domain::cuboid(&[(0.0, 1.0); 5])?;
     let mut params = Parameters::seeded(settings.seed);
-    let net = params.mlp("u", &[5, 24, 24, 1], Tanh)?;
+    let net = params.network("u", &Architecture::siren(&[5, 40, 1], 6.0))?;
     let u = |x: [Field; 5]| -> Field {
         let [n] = net.at(&x.map(|x| 2.0 * x - 1.0));
         n
@@ -47,8 +48,9 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
         ],
     )?;
     let mut engine = Engine::with(&problem, &settings.options())?;
+    fit_last_layer(&engine, &mut params, &net)?;
     let report = settings
-        .train(150)
+        .train(200)
         .compare("u", &solution, &reference.points, &reference.truth, 10)
         .redraw(50, samplers, |samplers, engine, _| {
             engine.set_points("poisson", samplers[0].draw(Design::Sobol, INSIDE)?)?;
