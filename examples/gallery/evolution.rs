@@ -43,10 +43,10 @@ pub fn korteweg_de_vries(settings: &Settings) -> Result<Outcome, Error> {
         rate: |u| -u[0] * u[1] - 0.022_f64.powi(2) * u[3],
         order: 3,
         windows: 10,
-        harmonics: 4,
+        harmonics: 8,
         width: 20,
-        modes: 60,
-        points: 3000,
+        modes: 120,
+        points: 4000,
         steps: 100,
     };
     problem.run(settings)
@@ -62,11 +62,11 @@ pub fn kuramoto_sivashinsky(settings: &Settings) -> Result<Outcome, Error> {
         rate: |u| -100.0 * (u[0] * u[1] / 16.0 + u[2] / 256.0 + u[4] / 65_536.0),
         order: 4,
         windows: 20,
-        harmonics: 6,
+        harmonics: 12,
         width: 20,
-        modes: 48,
-        points: 2500,
-        steps: 50,
+        modes: 110,
+        points: 4000,
+        steps: 60,
     };
     problem.run(settings)
 }

@@ -2,7 +2,7 @@
 //! u = sin(πx) sin(πy).
 
 use crate::common::{Outcome, Reference, Settings, maps, none};
-use dualtape::{Domain, Elemental::Tanh, Equation, Error, Field, Parameters, ansatz};
+use dualtape::{Domain, Elemental::Sin, Equation, Error, Field, Parameters, ansatz};
 use std::f64::consts::PI;
 
 const POINTS: usize = 2048;
@@ -11,7 +11,7 @@ const GRID: [(f64, f64, usize); 2] = [(0.0, 1.0, 101), (0.0, 1.0, 101)];
 pub fn run(settings: &Settings) -> Result<Outcome, Error> {
     let square = Domain::cuboid(&[(0.0, 1.0), (0.0, 1.0)])?;
     let mut params = Parameters::seeded(settings.seed);
-    let net = params.mlp("u", &[2, 20, 20, 1], Tanh)?;
+    let net = params.mlp("u", &[2, 16, 16, 1], Sin)?;
     let u = |x: Field, y: Field| {
         let [n] = net.at(&[2.0 * x - 1.0, 2.0 * y - 1.0]);
         ansatz::distance(&square, &["left", "right", "bottom", "top"], &[x, y]) * n
