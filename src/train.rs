@@ -1079,7 +1079,10 @@ impl Now {
         self.recent.push(loss);
         let surplus = self.recent.len().saturating_sub(steps + 1);
         self.recent.drain(..surplus);
-        let least = self.recent[1..].iter().copied().fold(f64::INFINITY, f64::min);
+        let least = self.recent[1..]
+            .iter()
+            .copied()
+            .fold(f64::INFINITY, f64::min);
         self.recent.len() == steps + 1 && least > (1.0 - share) * self.recent[0]
     }
 

@@ -657,7 +657,11 @@ fn a_method_that_cannot_go_on_gets_new_points_first() -> Result<(), Error> {
     assert_eq!((report.steps, draws), (6, 3));
     assert_eq!(report.stop, Stop::Halted(Halt::NoDecrease));
     let steps = report.history.column("step")?;
-    assert_eq!(steps, [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0], "a row for each step");
+    assert_eq!(
+        steps,
+        [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+        "a row for each step"
+    );
     // Points that were drawn for this very step are not drawn again.
     let (report, draws) = run(&mut params, Some(2))?;
     assert_eq!((report.steps, draws), (6, 3));

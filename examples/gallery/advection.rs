@@ -60,7 +60,9 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
             engine.set_points("period", draw(&mut samplers[2], SIDES)?)
         })
         .run(&mut engine, &mut params, &mut LevenbergMarquardt::default())?;
-    report.history.write_csv(settings.out.join("advection.csv"))?;
+    report
+        .history
+        .write_csv(settings.out.join("advection.csv"))?;
 
     let error = reference.error(&solution, &params)?;
     maps(settings, "advection", GRID, ("t", "x"), &reference, &error)?;

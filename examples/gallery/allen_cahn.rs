@@ -79,7 +79,9 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
             engine.set_points("allen-cahn", draw(sampler)?)
         })
         .run(&mut engine, &mut params, &mut LevenbergMarquardt::default())?;
-    report.history.write_csv(settings.out.join("allen-cahn.csv"))?;
+    report
+        .history
+        .write_csv(settings.out.join("allen-cahn.csv"))?;
 
     let error = reference.error(&solution, &params)?;
     maps(settings, "allen-cahn", GRID, ("t", "x"), &reference, &error)?;

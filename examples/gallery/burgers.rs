@@ -79,7 +79,9 @@ fn forward(settings: &Settings, name: &str, nu: f64, steps: usize) -> Result<Out
             engine.set_points("burgers", draw(sampler, nu, POINTS)?)
         })
         .run(&mut engine, &mut params, &mut LevenbergMarquardt::default())?;
-    report.history.write_csv(settings.out.join(format!("{name}.csv")))?;
+    report
+        .history
+        .write_csv(settings.out.join(format!("{name}.csv")))?;
 
     let error = reference.error(&solution, &params)?;
     maps(settings, name, GRID, ("t", "x"), &reference, &error)?;

@@ -44,14 +44,16 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
         truth,
     };
 
-    let train = settings
-        .train(400)
-        .compare("u", &u, &grid, &u_truth, 10);
+    let train = settings.train(400).compare("u", &u, &grid, &u_truth, 10);
     let bounds = [(0.0, 1.0), (0.0, 1.0)];
-    let report = settings.fit(train, &mut params, &vorticity, (&bounds, POINTS), |engine, params| settings.rough(engine, params))?;
+    let report = settings.fit(
+        train,
+        &mut params,
+        &vorticity,
+        (&bounds, POINTS),
+        |engine, params| settings.rough(engine, params),
+    )?;
 
-    let fine = [(0.0, 1.0, 101), (0.0, 1.0, 101)];
-    let _ = fine;
     let shown = Reference {
         points: grid,
         truth: u_truth,

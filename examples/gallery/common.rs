@@ -87,7 +87,9 @@ impl Settings {
     /// A cheap start: steps of the self-scaled Broyden method, which cost a gradient each.
     pub fn rough(&self, engine: &mut Engine, params: &mut Parameters) -> Result<(), Error> {
         let train = Train::new(self.steps(200));
-        train.run(engine, params, &mut SsBroyden::default()).map(drop)
+        train
+            .run(engine, params, &mut SsBroyden::default())
+            .map(drop)
     }
 }
 
@@ -168,7 +170,12 @@ pub fn maps(
     reference: &Reference,
     error: &[f64],
 ) -> Result<(), Error> {
-    let u: Vec<f64> = reference.truth.iter().zip(error).map(|(e, d)| e + d).collect();
+    let u: Vec<f64> = reference
+        .truth
+        .iter()
+        .zip(error)
+        .map(|(e, d)| e + d)
+        .collect();
     let title = format!("u({}, {})", labels.0, labels.1);
     let file = |what: &str| settings.out.join(format!("{name}{what}.png"));
     Map::new(&title, axes, &u)?
@@ -190,6 +197,9 @@ pub fn table(file: &str, shape: &[usize]) -> Result<Vec<f64>, Error> {
     }
     Err(Error::File {
         path: path.display().to_string(),
-        reason: format!("an array of shape {:?}; {shape:?} was expected", array.shape),
+        reason: format!(
+            "an array of shape {:?}; {shape:?} was expected",
+            array.shape
+        ),
     })
 }

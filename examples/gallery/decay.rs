@@ -27,7 +27,11 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
     let t = reference.points.coordinate(0);
     Lines::new("Decay")
         .labels("t", "y(t)")
-        .line("network", t, &values(&solution, &params, &reference.points)?[0])?
+        .line(
+            "network",
+            t,
+            &values(&solution, &params, &reference.points)?[0],
+        )?
         .dashed("exact", t, &reference.truth)?
         .save(settings.out.join("decay.png"))?;
     reference.outcome(&solution, &params, POINTS, &report)

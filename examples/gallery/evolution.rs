@@ -46,8 +46,8 @@ pub fn korteweg_de_vries(settings: &Settings) -> Result<Outcome, Error> {
         harmonics: 8,
         width: 20,
         modes: 120,
-        points: 4000,
-        steps: 100,
+        points: 3000,
+        steps: 60,
     };
     problem.run(settings)
 }
@@ -140,7 +140,10 @@ impl Evolution {
             points: Points::grid(&grid)?,
             truth: table(&format!("{}.npy", self.name.replace('-', "_")), &[21, 64])?,
         };
-        let (times, places) = (reference.points.coordinate(0), reference.points.coordinate(1));
+        let (times, places) = (
+            reference.points.coordinate(0),
+            reference.points.coordinate(1),
+        );
 
         let equal: Vec<f64> = (0..4 * self.modes)
             .map(|n| period * n as f64 / (4 * self.modes) as f64)
@@ -169,7 +172,9 @@ impl Evolution {
             let rough = start.elapsed().as_secs_f64();
             let report = settings
                 .train(self.steps)
-                .redraw(25, (), |(), engine, _| engine.set_points(self.name, draw()?))
+                .redraw(25, (), |(), engine, _| {
+                    engine.set_points(self.name, draw()?)
+                })
                 .run(&mut engine, &mut params, &mut LevenbergMarquardt::default())?;
             let file = format!("{}-{window}.csv", self.name);
             report.history.write_csv(settings.out.join(file))?;
@@ -189,11 +194,6 @@ impl Evolution {
             let end = columns(&initial, Points::from_rows(&end)?)?;
             let end = values(&solution, &params, &end)?.concat();
             initial = Series::through(&end, period, self.modes);
-            if std::env::var("GALLERY_TRACE").is_ok() {
-                let (mut e, mut q) = (0.0, 0.0);
-                for (u, t) in u.iter().zip(&reference.truth).rev().take(64) { e += (u - t).powi(2); q += t * t; }
-                eprintln!("window {window}: {:.1} s, {} steps, loss {:.2e}, error at its end {:.2e} ({})", report.seconds, report.steps, report.loss, (e / q).sqrt(), report.stop);
-            }
         }
 
         let error: Vec<f64> = u.iter().zip(&reference.truth).map(|(u, e)| u - e).collect();

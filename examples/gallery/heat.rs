@@ -24,13 +24,10 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
     let exact = |[t, x]: [f64; 2]| (-PI * PI * t / 4.0).exp() * (PI * x).sin();
     let reference = Reference::grid(GRID, exact)?;
 
-    let train = settings.train(150).compare(
-        "u",
-        &solution,
-        &reference.points,
-        &reference.truth,
-        10,
-    );
+    let train =
+        settings
+            .train(150)
+            .compare("u", &solution, &reference.points, &reference.truth, 10);
     let bounds = [(0.0, 1.0), (0.0, 1.0)];
     let report = settings.fit(train, &mut params, &heat, (&bounds, POINTS), none)?;
 

@@ -31,15 +31,18 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
         SCALES.map(wave).into_iter().sum()
     })?;
 
-    let train = settings.train(150).compare(
-        "u",
-        &solution,
-        &reference.points,
-        &reference.truth,
-        10,
-    );
+    let train =
+        settings
+            .train(150)
+            .compare("u", &solution, &reference.points, &reference.truth, 10);
     let bounds = [(0.0, 1.0), (0.0, 1.0)];
-    let report = settings.fit(train, &mut params, &poisson, (&bounds, POINTS), |engine, params| fit_last_layer(engine, params, &net).map(drop))?;
+    let report = settings.fit(
+        train,
+        &mut params,
+        &poisson,
+        (&bounds, POINTS),
+        |engine, params| fit_last_layer(engine, params, &net).map(drop),
+    )?;
 
     let error = reference.error(&solution, &params)?;
     maps(settings, "multiscale", GRID, ("x", "y"), &reference, &error)?;

@@ -22,14 +22,17 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
     let solution = Equation::record("solution", &params, ["x", "y"], |[x, y]| u(x, y))?;
     let reference = Reference::grid(GRID, |[x, y]| (PI * x).sin() * (PI * y).sin())?;
 
-    let train = settings.train(150).compare(
-        "u",
-        &solution,
-        &reference.points,
-        &reference.truth,
-        10,
-    );
-    let report = settings.fit(train, &mut params, &poisson, (&square.bounds(), POINTS), none)?;
+    let train =
+        settings
+            .train(150)
+            .compare("u", &solution, &reference.points, &reference.truth, 10);
+    let report = settings.fit(
+        train,
+        &mut params,
+        &poisson,
+        (&square.bounds(), POINTS),
+        none,
+    )?;
 
     let error = reference.error(&solution, &params)?;
     maps(settings, "poisson", GRID, ("x", "y"), &reference, &error)?;

@@ -8,8 +8,8 @@
 use crate::common::{Outcome, Reference, Settings, maps};
 use dualtape::optim::fit_last_layer;
 use dualtape::{
-    Architecture, Condition, Design, Domain, Engine, Equation, Error, Field,
-    LevenbergMarquardt, Parameters, Points, Problem, Sampler,
+    Architecture, Condition, Design, Domain, Engine, Equation, Error, Field, LevenbergMarquardt,
+    Parameters, Points, Problem, Sampler,
 };
 use std::f64::consts::PI;
 
@@ -57,7 +57,9 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
             engine.set_points("faces", samplers[1].draw(Design::Sobol, FACES)?)
         })
         .run(&mut engine, &mut params, &mut LevenbergMarquardt::default())?;
-    report.history.write_csv(settings.out.join("poisson5d.csv"))?;
+    report
+        .history
+        .write_csv(settings.out.join("poisson5d.csv"))?;
 
     // The middle plane of the first two coordinates.
     let plane = [(0.0, 1.0, 65), (0.0, 1.0, 65)];

@@ -27,7 +27,10 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
             match name {
                 "wave" => vec![(u.d(t).d(t) - 4.0 * u.d(x).d(x)) / 100.0],
                 "start" => {
-                    vec![u - (PI * x).sin() - 0.5 * (4.0 * PI * x).sin(), u.d(t) / 10.0]
+                    vec![
+                        u - (PI * x).sin() - 0.5 * (4.0 * PI * x).sin(),
+                        u.d(t) / 10.0,
+                    ]
                 }
                 _ => vec![u],
             }
