@@ -11,8 +11,8 @@ use std::process::ExitCode;
 
 const NU: f64 = 0.01 / PI;
 /// Points at a time, drawn anew every `REDRAW` steps.
-const POINTS: usize = 4000;
-const REDRAW: usize = 10;
+const POINTS: usize = 6000;
+const REDRAW: usize = 20;
 /// The grid on which errors are measured and pictures are drawn.
 const GRID: [(f64, f64, usize); 2] = [(0.0, 1.0, 101), (-1.0, 1.0, 257)];
 
@@ -161,7 +161,7 @@ struct Settings {
 fn settings() -> Result<Option<Settings>, lexopt::Error> {
     use lexopt::prelude::*;
     let mut settings = Settings {
-        steps: 1000,
+        steps: 100,
         seconds: 55.0,
         seed: 0,
         threads: std::thread::available_parallelism().map_or(1, usize::from),

@@ -136,6 +136,8 @@ pub struct Train<'a> {
     steps: usize,
     seconds: Option<f64>,
     tolerance: Option<f64>,
+    /// Steps, and the share of the loss that they must take away.
+    stall: Option<(usize, f64)>,
     log_every: usize,
     progress: bool,
     keep_last: bool,
@@ -243,6 +245,8 @@ pub enum Stop {
     Time,
     /// The loss is at the tolerance or below.
     Tolerance,
+    /// The loss no longer becomes smaller: see [`Train::stall`].
+    Stalled,
     /// The callback said so.
     Callback,
     /// The user pressed Ctrl-C; a checkpoint is written.
@@ -260,6 +264,7 @@ impl fmt::Display for Stop {
             Self::Steps => write!(f, "all steps done"),
             Self::Time => write!(f, "time limit reached"),
             Self::Tolerance => write!(f, "tolerance reached"),
+            Self::Stalled => write!(f, "the loss no longer decreases"),
             Self::Callback => write!(f, "stopped by the callback"),
             Self::Interrupted => write!(f, "interrupted"),
             Self::Halted(halt) => write!(f, "{halt}"),
@@ -322,6 +327,7 @@ impl<'a> Train<'a> {
             steps,
             seconds: None,
             tolerance: None,
+            stall: None,
             log_every: 10,
             progress: false,
             keep_last: false,
@@ -342,6 +348,19 @@ impl<'a> Train<'a> {
     /// Stops when the loss is so small.
     pub fn tolerance(mut self, loss: f64) -> Self {
         self.tolerance = Some(loss);
+        self
+    }
+
+    /// Stops when `steps` steps have made the loss smaller by less than a `share` of it: the
+    /// least loss of the last `steps` steps is compared with the one before them. Near the
+    /// rounding of its terms a method can go on for ever with decreases that mean nothing.
+    ///
+    /// ```
+    /// # use dualtape::Train;
+    /// let train = Train::new(10_000).stall(50, 0.1);
+    /// ```
+    pub fn stall(mut self, steps: usize, share: f64) -> Self {
+        self.stall = Some((steps, share));
         self
     }
 
@@ -504,7 +523,8 @@ impl<'a> Train<'a> {
     }
 
     /// Called every `every` steps (not before the first, nor after the last) to change the
-    /// engine, usually to draw new points. What it draws from is given apart, so that a
+    /// engine, usually to draw new points; also when the method of a stage cannot go on with
+    /// the points as they are, which ends the stage only if new ones do not help. What it draws from is given apart, so that a
     /// checkpoint holds its state: a [`Sampler`], a list of them, `()` if there is none.
     ///
     /// ```no_run
@@ -576,11 +596,12 @@ impl<'a> Train<'a> {
         let mut gradient = vec![0.0; parameters.len()];
         let memo = Mutex::new(Memo::default());
         let resumed = now.step;
+        let mut halted = false;
         let stop = loop {
             let step = now.step;
             if step > 0
                 && let Some(redraw) = &mut self.redraw
-                && step.is_multiple_of(redraw.every)
+                && (step.is_multiple_of(redraw.every) || halted)
                 && step < self.steps
                 && now.redrawn != step
             {
@@ -592,6 +613,7 @@ impl<'a> Train<'a> {
                 }
                 now.best.loss = f64::INFINITY;
                 now.redrawn = step;
+                halted = false;
                 Memo::of(&memo).theta.clear();
             }
             let theta = parameters.values();
@@ -604,6 +626,7 @@ impl<'a> Train<'a> {
             if loss < now.best.loss {
                 now.best.take(parameters, step, loss);
             }
+            let stalled = now.stalled(self.stall, loss);
             let stage = now.stage_at(stages, loss);
             now.seconds = before + start.elapsed().as_secs_f64();
             let mut stop = None;
@@ -621,6 +644,8 @@ impl<'a> Train<'a> {
             }
             if self.tolerance.is_some_and(|tolerance| loss <= tolerance) {
                 stop = Some(Stop::Tolerance);
+            } else if stalled {
+                stop = stop.or(Some(Stop::Stalled));
             } else if step >= self.steps || stage == stages.len() {
                 stop = stop.or(Some(Stop::Steps));
             } else if interrupt.as_ref().is_some_and(Interrupt::came) {
@@ -669,11 +694,21 @@ impl<'a> Train<'a> {
                 if halt.is_none() {
                     break None;
                 }
+                halted = self.redraw.is_some() && step > 0 && now.redrawn != step;
+                if halted {
+                    break halt;
+                }
                 if now.stage + 1 == stages.len() {
                     break halt;
                 }
                 now.stage += 1;
             };
+            if halted {
+                // With new points, and a new row for this step.
+                now.history.numbers.truncate(rows);
+                now.recent.pop();
+                continue;
+            }
             if let Some(halt) = halt {
                 // This was the last step, so its row is complete.
                 now.history.numbers.truncate(rows);
@@ -763,7 +798,17 @@ impl<'a> Train<'a> {
         };
         not_negative("the time limit in seconds", self.seconds)?;
         not_negative("the tolerance", self.tolerance)?;
+        if let Some((_, share)) = self.stall
+            && !(share > 0.0 && share < 1.0)
+        {
+            return Err(Error::OutOfRange {
+                what: "the share of the loss below which training has stalled".to_owned(),
+                given: share.to_string(),
+                expected: "give a number between 0 and 1".to_owned(),
+            });
+        }
         let log = [("the log interval", self.log_every)];
+        let stall = self.stall.map(|(steps, _)| ("the steps of a stall", steps));
         let redraw = self
             .redraw
             .as_ref()
@@ -779,6 +824,7 @@ impl<'a> Train<'a> {
         match log
             .into_iter()
             .chain(redraw)
+            .chain(stall)
             .chain(checkpoint)
             .chain(metrics)
             .find(|(_, every)| *every == 0)
@@ -997,6 +1043,8 @@ struct Now {
     seconds: f64,
     /// The step of the last change of points.
     redrawn: usize,
+    /// The losses of the last steps, if somebody asks whether they decrease.
+    recent: Vec<f64>,
     best: Kept,
     last: Kept,
     reports: Vec<StageReport>,
@@ -1015,6 +1063,7 @@ impl Now {
             stage: 0,
             seconds: 0.0,
             redrawn: 0,
+            recent: Vec::new(),
             best: Kept::at(parameters),
             last: Kept::at(parameters),
             reports: stages.iter().map(report).collect(),
@@ -1034,6 +1083,21 @@ impl Now {
             .len()
             .is_multiple_of(self.history.columns.len());
         lengths(self) == lengths(fresh) && whole && self.stage < self.reports.len()
+    }
+
+    /// Takes a loss; whether the last so many steps took away less than their share.
+    fn stalled(&mut self, stall: Option<(usize, f64)>, loss: f64) -> bool {
+        let Some((steps, share)) = stall else {
+            return false;
+        };
+        self.recent.push(loss);
+        let surplus = self.recent.len().saturating_sub(steps + 1);
+        self.recent.drain(..surplus);
+        let least = self.recent[1..]
+            .iter()
+            .copied()
+            .fold(f64::INFINITY, f64::min);
+        self.recent.len() == steps + 1 && least > (1.0 - share) * self.recent[0]
     }
 
     /// The stage of the next step: the present one, or the first after it that is not over.

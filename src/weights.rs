@@ -41,6 +41,7 @@ pub struct Balance {
 enum Rule {
     GradientNorm,
     NtkTrace,
+    Losses(f64),
 }
 
 impl Balance {
@@ -61,6 +62,26 @@ impl Balance {
             rule: Rule::NtkTrace,
             memory: 0.0,
         }
+    }
+
+    /// Towards equal losses, slowly: λ_i = w_i (mean L / L_i)^p with the present weights w,
+    /// which are part of the losses L. A power p of 0.05 at each step, or more at every
+    /// tenth, serves methods of second order (arXiv:2607.02194).
+    ///
+    /// # Errors
+    /// A power that is not above 0 and up to 1.
+    pub fn losses(power: f64) -> Result<Self, Error> {
+        let holds = power > 0.0 && power <= 1.0;
+        check_share(
+            "the power of a balance of losses",
+            power,
+            "it is above 0 and at most 1",
+            holds,
+        )?;
+        Ok(Self {
+            rule: Rule::Losses(power),
+            memory: 0.0,
+        })
     }
 
     /// How much of the present weights is kept: w ← m w + (1 − m) λ.
@@ -100,11 +121,22 @@ impl Balance {
                 .iter()
                 .map(|name| trace(engine, name, theta))
                 .collect::<Result<_, _>>()?,
+            Rule::Losses(_) => engine.losses(theta)?,
         };
-        // Without the present weights, which are factors of both.
-        let sizes: Vec<f64> = sizes.iter().zip(&old).map(|(size, w)| size / w).collect();
         let counts = |size: &f64| size.is_finite() && *size > 0.0;
-        let total: f64 = sizes.iter().filter(|size| counts(size)).sum();
+        // A new weight is total/size; the present one is a factor of what was measured.
+        let (sizes, total): (Vec<f64>, f64) = match self.rule {
+            Rule::Losses(power) => {
+                let mean = mean(sizes.iter().copied().filter(counts));
+                let shares = sizes.iter().map(|loss| (loss / mean).powf(power));
+                (shares.zip(&old).map(|(share, w)| share / w).collect(), 1.0)
+            }
+            _ => {
+                let sizes: Vec<f64> = sizes.iter().zip(&old).map(|(size, w)| size / w).collect();
+                let total = sizes.iter().filter(|size| counts(size)).sum();
+                (sizes, total)
+            }
+        };
         let new: Vec<f64> = sizes
             .iter()
             .zip(&old)
@@ -122,6 +154,11 @@ impl Balance {
         }
         Ok(new)
     }
+}
+
+fn mean(numbers: impl Iterator<Item = f64> + Clone) -> f64 {
+    let count = numbers.clone().count() as f64;
+    numbers.sum::<f64>() / count
 }
 
 /// The squared norm of a condition's Gauss-Newton rows.

@@ -687,6 +687,26 @@ fn balanced_conditions_pull_equally() -> Result<(), Error> {
     engine.set_weight("pde", 0.0)?;
     assert_eq!(Balance::ntk_trace().apply(&mut engine, theta)?[0], 0.0);
     assert!(Balance::ntk_trace().memory(1.0).is_err());
+
+    // By losses: a tenth of the way in logarithms, and equal in the end.
+    let mut engine = Engine::new(&problem)?;
+    let losses = engine.losses(theta)?;
+    let mean = (losses[0] + losses[1]) / 2.0;
+    let weights = Balance::losses(0.1)?.apply(&mut engine, theta)?;
+    let want: Vec<f64> = [2.0, 1.0]
+        .iter()
+        .zip(&losses)
+        .map(|(w, loss)| w * (mean / loss).powf(0.1))
+        .collect();
+    assert_close("by loss", &weights, &want, 1e-12);
+    for _ in 0..400 {
+        Balance::losses(0.1)?.apply(&mut engine, theta)?;
+    }
+    let after = engine.losses(theta)?;
+    assert_close("losses", &[after[0]], &[after[1]], 1e-9);
+    for power in [0.0, 1.5, f64::NAN] {
+        assert!(Balance::losses(power).is_err(), "{power}");
+    }
     Ok(())
 }
 

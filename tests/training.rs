@@ -3,6 +3,7 @@
 mod common;
 
 use common::{assert_close, numbers, paper_network};
+use dualtape::optim::{Halt, Iterate, Objective};
 use dualtape::train::State;
 use dualtape::{
     Adam, Condition, Elemental::Tanh, Engine, Equation, Error, Field, GradientDescent, Mlp,
@@ -591,6 +592,104 @@ fn redrawing_changes_points_and_is_announced() -> Result<(), Error> {
     // The best of the present points: losses at other points are not comparable.
     assert!(report.step >= 90, "step {}", report.step);
     assert_eq!(report.loss, engine.loss(params.values())?);
+    Ok(())
+}
+
+/// Goes on until it has made two steps on the same points.
+struct Patient {
+    steps: usize,
+    fresh: bool,
+}
+
+impl dualtape::Minimizer for Patient {
+    fn name(&self) -> &'static str {
+        "patient"
+    }
+    fn rate(&self) -> f64 {
+        0.0
+    }
+    fn step(&mut self, _: &dyn Objective, at: Iterate<'_>) -> Result<Option<Halt>, Error> {
+        if !self.fresh {
+            return Ok(Some(Halt::NoDecrease));
+        }
+        self.steps += 1;
+        self.fresh = !self.steps.is_multiple_of(2);
+        at.theta[0] *= 0.5;
+        Ok(None)
+    }
+    fn reset(&mut self) {}
+    fn loss_changed(&mut self) {
+        self.fresh = self.steps < 6;
+    }
+    fn snapshot(&self) -> Option<Vec<u8>> {
+        None
+    }
+    fn restore(&mut self, _: &[u8]) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_method_that_cannot_go_on_gets_new_points_first() -> Result<(), Error> {
+    let (mut params, problem) = constant_problem()?;
+    let run = |params: &mut Parameters, every: Option<usize>| {
+        let mut engine = Engine::new(&problem)?;
+        let mut method = Patient {
+            steps: 0,
+            fresh: true,
+        };
+        let mut draws = 0;
+        let mut train = Train::new(100).log_every(1);
+        if let Some(every) = every {
+            train = train.redraw(every, (), |(), _, _| {
+                draws += 1;
+                Ok(())
+            });
+        }
+        let report = train.run(&mut engine, params, &mut method)?;
+        Ok::<_, Error>((report, draws))
+    };
+    let (report, _) = run(&mut params, None)?;
+    assert_eq!(report.steps, 2);
+    assert_eq!(report.stop, Stop::Halted(Halt::NoDecrease));
+    // New points after 2, 4 and 6 steps; the last ones do not help.
+    let (report, draws) = run(&mut params, Some(50))?;
+    assert_eq!((report.steps, draws), (6, 3));
+    assert_eq!(report.stop, Stop::Halted(Halt::NoDecrease));
+    let steps = report.history.column("step")?;
+    assert_eq!(
+        steps,
+        [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0],
+        "a row for each step"
+    );
+    // Points that were drawn for this very step are not drawn again.
+    let (report, draws) = run(&mut params, Some(2))?;
+    assert_eq!((report.steps, draws), (6, 3));
+    Ok(())
+}
+
+#[test]
+fn a_loss_that_no_longer_decreases_ends_training() -> Result<(), Error> {
+    let (params, problem) = constant_problem()?;
+    let run = |rate: f64, steps: usize, share: f64| {
+        let mut params = params.clone();
+        let mut method = GradientDescent::new(rate)?;
+        let train = Train::new(60).stall(steps, share).log_every(1);
+        train.run(&mut Engine::new(&problem)?, &mut params, &mut method)
+    };
+    let report = run(1e-9, 10, 0.01)?;
+    assert_eq!((report.stop, report.steps), (Stop::Stalled, 10));
+    // Where it ends: the first step whose ten steps took away less than half.
+    let report = run(0.01, 10, 0.5)?;
+    let loss = report.history.column("loss")?;
+    let first = (10..loss.len()).find(|&n| loss[n] > 0.5 * loss[n - 10]);
+    match first {
+        Some(first) => assert_eq!((report.stop, report.steps), (Stop::Stalled, first)),
+        None => assert_eq!((report.stop, report.steps), (Stop::Steps, 60)),
+    }
+    for (steps, share) in [(0, 0.1), (10, 0.0), (10, 1.0), (10, f64::NAN)] {
+        assert!(run(0.01, steps, share).is_err(), "{steps}, {share}");
+    }
     Ok(())
 }
 
