@@ -413,7 +413,11 @@ proptest! {
             let want: BTreeSet<Vec<u16>> = matter.get(&id).cloned().unwrap_or_default();
             // What is the same at each point needs no room.
             let constant = held.constant.iter().flatten().flatten();
-            let known: BTreeSet<Vec<u16>> = constant.map(|(plane, _)| multi_index(plane)).collect();
+            let mut known: BTreeSet<Vec<u16>> =
+                constant.map(|(plane, _)| multi_index(plane)).collect();
+            if held.numbers.is_some() {
+                known.insert(Vec::new());
+            }
             let missing = want.iter().find(|alpha| !own.contains(*alpha) && !known.contains(*alpha));
             let useless = own.difference(&want).next();
             prop_assert!(
