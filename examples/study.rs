@@ -107,6 +107,11 @@ fn ratio(a: Option<f64>, b: Option<f64>) -> Option<f64> {
     Some(a? / b?)
 }
 
+/// Chunks differ from way to way.
+fn kept_a_point(line: &Line) -> Option<f64> {
+    ratio(line.number("kept_bytes"), line.number("chunk"))
+}
+
 /// A number for a table, to two or three digits.
 fn shown(number: Option<f64>) -> String {
     match number {
@@ -143,6 +148,8 @@ fn modes(study: &Study, set: &str) -> Vec<Vec<String>> {
         let of = |line: Option<&Line>, key: &str| {
             shown(ratio(line.and_then(|l| l.number(key)), jets.number(key)))
         };
+        let kept =
+            |line: Option<&Line>| shown(ratio(line.and_then(kept_a_point), kept_a_point(jets)));
         let nodes = |line: Option<&Line>| {
             line.and_then(|l| l.number("nodes"))
                 .map_or("–".to_owned(), |n| format!("{n}"))
@@ -156,9 +163,9 @@ fn modes(study: &Study, set: &str) -> Vec<Vec<String>> {
             of(nested, "t_median_s"),
             of(nested, "predicted_s"),
             of(nested, "predicted_flops"),
-            of(nested, "kept_bytes"),
+            kept(nested),
             of(partial, "t_median_s"),
-            of(partial, "kept_bytes"),
+            kept(partial),
             auto.map_or("–", |line| line.text("taken")).to_owned(),
             of(auto, "t_median_s"),
         ]
@@ -365,7 +372,6 @@ fn pictures(study: &Study, folder: &Path) -> Fallible<()> {
     std::fs::create_dir_all(folder)?;
     let order = |line: &Line| line.number("order").unwrap_or(f64::NAN);
     let a_point = |line: &Line| Some(line.seconds()? / line.number("n")? * 1e6);
-    let kept = |line: &Line| Some(line.number("kept_bytes")? / line.number("chunk")?);
     // Ours and the peers by order, in one run.
     let mut time = Lines::new("y⁽ᵏ⁾ + y: loss and gradient, 1-64-64-64-64-1")
         .labels("order k", "µs a point, one thread")
@@ -432,7 +438,7 @@ fn pictures(study: &Study, folder: &Path) -> Fallible<()> {
         depth,
         &with_recomputed,
         jets("depth", false),
-        kept,
+        kept_a_point,
     )?;
     picture(
         study,
