@@ -185,7 +185,7 @@ impl<T: Real> Kernel for Multiply<'_, T> {
                 Start::Bias { .. } if part.start == split => Start::Zero,
                 start => start,
             };
-            let (blocks, ..) = even(self.w.rows, TALL);
+            let (blocks, height, taller) = even(self.w.rows, TALL);
             for depth in parts(self.w.depth, DEEP) {
                 let block = TALL * depth.len() * size_of::<T>();
                 let most = match blocks * block > PANEL {
@@ -193,11 +193,16 @@ impl<T: Real> Kernel for Multiply<'_, T> {
                     false => blocks,
                 };
                 for panel in parts(blocks, most) {
+                    let row = |block: usize| block * height + block.min(taller);
+                    let (first, last) = (row(panel.start), row(panel.end));
+                    let split = row(taller).clamp(first, last);
+                    let rows = (first..split, split..last);
                     for strip in strips(vectors, widest::<S>(self.w.rows)) {
                         let col = part.start + strip.start * lanes;
                         let at = Strip {
                             depth: depth.clone(),
-                            panel: panel.clone(),
+                            height,
+                            rows: rows.clone(),
                             cols: col..col + strip.len() * lanes,
                             start,
                         };
@@ -215,7 +220,8 @@ impl<T: Real> Kernel for Multiply<'_, T> {
                             simd,
                             Strip {
                                 depth: depth.clone(),
-                                panel,
+                                height,
+                                rows,
                                 cols: rest.clone(),
                                 start,
                             },
@@ -257,8 +263,10 @@ fn strips(vectors: usize, widest: usize) -> impl Iterator<Item = Range<usize>> {
 #[derive(Clone)]
 struct Strip<'a, T> {
     depth: Range<usize>,
-    /// Blocks of rows of W.
-    panel: Range<usize>,
+    /// Rows in a block.
+    height: usize,
+    /// Rows of W: those in blocks that are taller by one, the others.
+    rows: (Range<usize>, Range<usize>),
     cols: Range<usize>,
     start: Start<'a, T>,
 }
@@ -267,11 +275,8 @@ impl<T: Real> Multiply<'_, T> {
     /// A panel of rows of a strip of N vectors, or of a part of one.
     #[inline(always)]
     fn strip<S: Isa, const N: usize>(&mut self, simd: S, at: Strip<'_, T>) {
-        let (_, height, taller) = even(self.w.rows, TALL);
-        let row = |block: usize| block * height + block.min(taller);
-        let Range { start, end } = at.panel;
-        let (first, split, last) = (row(start), row(taller.clamp(start, end)), row(end));
-        for (height, rows) in [(height + 1, first..split), (height, split..last)] {
+        let (taller, others) = at.rows.clone();
+        for (height, rows) in [(at.height + 1, taller), (at.height, others)] {
             let at = at.clone();
             match height {
                 1 => self.blocks::<S, 1, N>(simd, rows, at),
