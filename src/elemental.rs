@@ -145,6 +145,26 @@ pub enum Elemental {
     Relu,
     /// A function of the user; see [`Elemental::custom`].
     Custom(Custom),
+    /// A derivative of another function, as nested reverse mode records it.
+    Derivative(Derivative),
+}
+
+/// The derivative f⁽ᵏ⁾ of an elemental f. Its coefficients are those of f, shifted by k, and
+/// as exact.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Derivative {
+    of: Arc<Elemental>,
+    order: usize,
+}
+
+/// What the derivative of an elemental is.
+pub(crate) enum Slope {
+    /// A number.
+    Number(f64),
+    /// A number times the argument.
+    Argument(f64),
+    /// Another elemental of the same argument.
+    Elemental(Elemental),
 }
 
 /// How often a function may be differentiated.
@@ -264,6 +284,12 @@ impl Elemental {
             Self::Abs => "abs",
             Self::Relu => "relu",
             Self::Custom(custom) => return Cow::Owned(custom.name.to_string()),
+            Self::Derivative(Derivative { of, order }) => {
+                return Cow::Owned(match order {
+                    1..=3 => format!("{of}{}", "'".repeat(*order)),
+                    _ => format!("{of}^({order})"),
+                });
+            }
         })
     }
 
@@ -325,7 +351,63 @@ impl Elemental {
         match self {
             Self::Abs | Self::Relu => Smoothness::UpTo(1),
             Self::Custom(custom) => custom.smoothness,
+            Self::Derivative(Derivative { of, order }) => match of.smoothness() {
+                Smoothness::UpTo(most) => Smoothness::UpTo(most.saturating_sub(*order)),
+                Smoothness::Unlimited => Smoothness::Unlimited,
+            },
             _ => Smoothness::Unlimited,
+        }
+    }
+
+    /// The function f and the order k of which this is f⁽ᵏ⁾.
+    pub(crate) fn family(&self) -> (&Self, usize) {
+        match self {
+            Self::Derivative(Derivative { of, order }) => (of, *order),
+            _ => (self, 0),
+        }
+    }
+
+    /// What tells it from others of its kind.
+    pub(crate) fn bits(&self) -> u64 {
+        match self {
+            Self::Powi(n) => *n as u64,
+            Self::Powf(a) => a.to_bits(),
+            Self::Custom(custom) => Arc::as_ptr(&custom.fill).addr() as u64,
+            _ => 0,
+        }
+    }
+
+    /// f⁽ᵏ⁾, by another name where it has one that is no more work.
+    fn derivative(&self, order: usize) -> Self {
+        let order = match self {
+            Self::Exp => 0,
+            Self::Sin | Self::Cos => order % 4,
+            Self::Sinh | Self::Cosh => order % 2,
+            _ => order,
+        };
+        match order {
+            0 => self.clone(),
+            _ => Self::Derivative(Derivative {
+                of: Arc::new(self.clone()),
+                order,
+            }),
+        }
+    }
+
+    /// f′, as a rewrite of a tape records it.
+    pub(crate) fn slope(&self) -> Slope {
+        let (of, order) = self.family();
+        let order = order + 1;
+        match of {
+            Self::Powi(n) if *n >= 0 && order + 1 >= *n as usize => {
+                let factorial = (1..=*n).map(f64::from).product();
+                match *n as usize {
+                    n if order > n => Slope::Number(0.0),
+                    n if order == n => Slope::Number(factorial),
+                    _ => Slope::Argument(factorial),
+                }
+            }
+            _ => Slope::Elemental(of.derivative(order)),
         }
     }
 
@@ -350,7 +432,7 @@ impl Elemental {
     /// ```
     ///
     /// # Errors
-    /// An order above [`MAX_ORDER`] + 1.
+    /// An order above [`MAX_ORDER`] + 1, or for a derivative f⁽ᵏ⁾ above that less k.
     pub fn taylor<T: Real>(&self, z: T, order: usize) -> Result<Vec<T>, Error> {
         let mut out = vec![T::ZERO; order.min(COUNT) + 1];
         self.taylor_into(&[z], order, &mut out, InstructionSet::detect())?;
@@ -370,7 +452,7 @@ impl Elemental {
     /// ```
     ///
     /// # Errors
-    /// An order above [`MAX_ORDER`] + 1, or `out` shorter than (order + 1)·`z.len()`.
+    /// As [`taylor`](Self::taylor); `out` shorter than (order + 1)·`z.len()`.
     pub fn taylor_into<T: Real>(
         &self,
         z: &[T],
@@ -378,11 +460,12 @@ impl Elemental {
         out: &mut [T],
         set: InstructionSet,
     ) -> Result<(), Error> {
-        if order > MAX_ORDER + 1 {
+        let limit = MAX_ORDER + 1 - self.family().1;
+        if order > limit {
             return Err(Error::OutOfRange {
                 what: format!("the order of the coefficients of `{self}`"),
                 given: order.to_string(),
-                expected: format!("at most {}", MAX_ORDER + 1),
+                expected: format!("at most {limit}"),
             });
         }
         let room = (order + 1) * z.len();
@@ -470,6 +553,9 @@ impl Elemental {
             Self::Acosh => by_lane(&rare::acosh, z, order, out),
             Self::Atanh => by_lane(&rare::atanh, z, order, out),
             Self::Custom(custom) => by_lane(&*custom.fill, z, order, out),
+            Self::Derivative(derivative) => {
+                by_lane(&|x, c| derivative.fill(x, c), z, order, out);
+            }
         }
     }
 
@@ -522,6 +608,28 @@ impl Elemental {
         }
         sum
     }
+}
+
+impl Derivative {
+    /// (j + k)!/j! · c_{j+k} of f. A plan asks f itself, and does not come here.
+    fn fill(&self, z: f64, out: &mut [f64]) {
+        let mut all = [0.0; COUNT];
+        let all = &mut all[..(out.len() + self.order).min(COUNT)];
+        InstructionSet::detect().dispatch(Batch {
+            elemental: &self.of,
+            z: &[z],
+            order: all.len() - 1,
+            out: all,
+        });
+        for (j, (out, c)) in out.iter_mut().zip(&all[self.order..]).enumerate() {
+            *out = falling(j + self.order, self.order) * c;
+        }
+    }
+}
+
+/// n·(n − 1)·… with k factors: what k derivatives make of the n-th Taylor coefficient.
+pub(crate) fn falling(n: usize, k: usize) -> f64 {
+    (0..k).map(|i| (n - i) as f64).product()
 }
 
 /// Any number of lanes, in padded blocks.

@@ -5,11 +5,13 @@
 //! and parameters alone. A group adds up its chunks in order, groups are added in order:
 //! the bits of the result do not depend on the number of threads.
 
+use crate::count::{Candidate, Counts, candidates, ways};
 use crate::error::{Error, check_finite};
 use crate::kernel::jet::{Mode, axpy, dot};
 use crate::kernel::simd::{InstructionSet, Isa, Kernel};
+use crate::lower::Lowering;
 use crate::parameters::{Block, Parameters};
-use crate::plan::{Layout, Plan, Step, Sweep, WeightKey, WeightTable};
+use crate::plan::{LANES, Layout, Plan, Step, Sweep, WeightKey, WeightTable};
 use crate::problem::{Condition, Measure, Points, Problem};
 use crate::real::Real;
 use crate::record::Equation;
@@ -43,6 +45,15 @@ pub struct Options {
     pub threads: Option<usize>,
     /// Instructions; the widest that the CPU has if `None`.
     pub instructions: Option<InstructionSet>,
+    /// How derivatives in the coordinates are computed.
+    pub lowering: Lowering,
+    /// Whether elementals are computed anew in the reverse sweep, which keeps less for it.
+    /// The result has the same bits.
+    pub recompute: bool,
+    /// Bytes that an evaluation may allocate, above those of the problem itself. What is
+    /// left open above (the chunk, recomputation, a lowering that is [`Lowering::Auto`]) is
+    /// chosen to fit, the fastest that does; threads that do not fit are left out.
+    pub memory: Option<usize>,
 }
 
 impl Options {
@@ -73,6 +84,27 @@ impl Options {
         self.instructions = Some(set);
         self
     }
+
+    /// A way to compute derivatives in the coordinates.
+    #[must_use]
+    pub fn lowering(mut self, lowering: Lowering) -> Self {
+        self.lowering = lowering;
+        self
+    }
+
+    /// A number of bytes that an evaluation may allocate.
+    #[must_use]
+    pub fn memory(mut self, bytes: usize) -> Self {
+        self.memory = Some(bytes);
+        self
+    }
+
+    /// Less memory for more work: elementals are computed anew in the reverse sweep.
+    #[must_use]
+    pub fn recompute(mut self, recompute: bool) -> Self {
+        self.recompute = recompute;
+        self
+    }
 }
 
 /// Loss and gradient of a problem.
@@ -99,6 +131,33 @@ impl Options {
 /// assert_eq!(evaluation.gradient.len(), params.len());
 /// # Ok::<(), dualtape::Error>(())
 /// ```
+///
+/// # Batches
+/// A gradient is returned, and never added to one of before: there is no state to be
+/// cleared. The loss of a condition is a mean over its points, so that of a set is the sum
+/// over its parts, each times its share of the points; the gradients alike.
+///
+/// ```
+/// use dualtape::{Condition, Elemental::Tanh, Engine, Equation, Error, Parameters, Points, Problem};
+///
+/// let mut params = Parameters::new();
+/// let net = params.mlp("y", &[1, 8, 1], Tanh)?;
+/// let decay = Equation::record("decay", &params, ["t"], |[t]| {
+///     let [y] = net.at(&[t]);
+///     y.d(t) + y
+/// })?;
+/// let gradient = |rows: &[[f64; 1]]| -> Result<Vec<f64>, Error> {
+///     let condition = Condition::new(&decay, Points::from_rows(rows)?);
+///     let engine = Engine::new(&Problem::new(&params, [condition])?)?;
+///     Ok(engine.evaluate(params.values())?.gradient)
+/// };
+/// let rows = [[0.0], [0.3], [0.5], [0.9], [1.0]];
+/// let (first, second, all) = (gradient(&rows[..2])?, gradient(&rows[2..])?, gradient(&rows)?);
+/// for ((a, b), whole) in first.iter().zip(&second).zip(&all) {
+///     assert!((0.4 * a + 0.6 * b - whole).abs() < 1e-14);
+/// }
+/// # Ok::<(), Error>(())
+/// ```
 #[derive(Debug)]
 pub struct Engine {
     core: Core,
@@ -113,6 +172,31 @@ pub struct Engine {
 enum Core {
     Double(Runner<f64>),
     Single(Runner<f32>),
+}
+
+/// How the engine computes a condition.
+#[derive(Debug, Clone)]
+pub struct ConditionPlan {
+    /// Its name.
+    pub condition: String,
+    /// How derivatives are computed; never [`Lowering::Auto`].
+    pub lowering: Lowering,
+    /// Whether elementals are computed anew in the reverse sweep.
+    pub recompute: bool,
+    /// Points a chunk.
+    pub chunk: usize,
+    /// What it costs.
+    pub counts: Counts,
+}
+
+impl Core {
+    /// Bytes of an evaluation on so many threads, its result included.
+    fn bytes(&self, workers: usize) -> usize {
+        match self {
+            Self::Double(runner) => runner.bytes(workers),
+            Self::Single(runner) => runner.bytes(workers),
+        }
+    }
 }
 
 /// What [`Engine::evaluate`] gives.
@@ -235,24 +319,34 @@ impl Engine {
                 expected: format!("a positive multiple of {LANES}"),
             });
         }
-        let pool = match options.threads {
-            None => None,
-            Some(threads) => {
-                let out = |given: String| Error::OutOfRange {
-                    what: "the number of threads".to_owned(),
-                    given,
-                    expected: format!("from 1 to {MAX_THREADS}, as many as the system lets start"),
-                };
-                if threads == 0 || threads > MAX_THREADS {
-                    return Err(out(threads.to_string()));
-                }
-                let built = rayon::ThreadPoolBuilder::new().num_threads(threads).build();
-                Some(built.map_err(|error| out(format!("{threads} ({error})")))?)
-            }
+        let out = |given: String| Error::OutOfRange {
+            what: "the number of threads".to_owned(),
+            given,
+            expected: format!("from 1 to {MAX_THREADS}, as many as the system lets start"),
         };
+        if let Some(threads) = options.threads
+            && (threads == 0 || threads > MAX_THREADS)
+        {
+            return Err(out(threads.to_string()));
+        }
         let core = match options.precision {
-            Precision::Double => Core::Double(Runner::new(problem, options)),
-            Precision::Single => Core::Single(Runner::new(problem, options)),
+            Precision::Double => Core::Double(Runner::new(problem, options)?),
+            Precision::Single => Core::Single(Runner::new(problem, options)?),
+        };
+        // As many as fit into the budget, one at least.
+        let wanted = options.threads.unwrap_or_else(rayon::current_num_threads);
+        let workers = match options.memory {
+            Some(bytes) => (1..=wanted)
+                .rev()
+                .find(|&workers| core.bytes(workers) <= bytes)
+                .unwrap_or(1),
+            None => wanted,
+        };
+        let pool = if options.threads.is_some() || workers < wanted {
+            let built = rayon::ThreadPoolBuilder::new().num_threads(workers).build();
+            Some(built.map_err(|error| out(format!("{workers} ({error})")))?)
+        } else {
+            None
         };
         Ok(Self {
             core,
@@ -269,6 +363,24 @@ impl Engine {
             Core::Double(runner) => runner.parameters,
             Core::Single(runner) => runner.parameters,
         }
+    }
+
+    /// How each condition is computed, in order.
+    pub fn plans(&self) -> Vec<&ConditionPlan> {
+        match &self.core {
+            Core::Double(runner) => runner.conditions.iter().map(|c| &c.choice).collect(),
+            Core::Single(runner) => runner.conditions.iter().map(|c| &c.choice).collect(),
+        }
+    }
+
+    /// Bytes that [`evaluate`](Self::evaluate) allocates, its result included, predicted
+    /// without running it. It does not depend on the number of points.
+    pub fn predicted_bytes(&self) -> usize {
+        let workers = match &self.pool {
+            Some(pool) => pool.current_num_threads(),
+            None => rayon::current_num_threads(),
+        };
+        self.core.bytes(workers)
     }
 
     /// Names of the conditions, in order.
@@ -688,15 +800,12 @@ pub fn values(
 ) -> Result<Vec<Vec<f64>>, Error> {
     let condition = Condition::new(equation, points.clone());
     let problem = Problem::watched(parameters, &condition)?;
-    let runner = Runner::<f64>::new(&problem, &Options::default());
+    let runner = Runner::<f64>::new(&problem, &Options::default())?;
     Ok(runner.residuals(0, parameters.values()))
 }
 
-/// Lanes are padded to a multiple of this: whole vectors in either precision, and loops
-/// long enough for the compiler to vectorise.
-const LANES: usize = 16;
 /// Points a chunk where nothing speaks against it.
-const CHUNK: usize = 64;
+const MAX_CHUNK: usize = 64;
 /// Bytes that a chunk's arena should not exceed: some caches of a core, since a layer and
 /// its neighbours are in use at a time. From 16 to 64 points a chunk, this is the best size
 /// measured for widths 64 and 128 and for a Laplacian in 100 coordinates.
@@ -724,7 +833,12 @@ enum Want<'a> {
 #[derive(Debug)]
 struct Compiled<T> {
     name: String,
+    /// As it was recorded, to say where numbers go wrong.
+    recorded: Equation,
     equation: Equation,
+    choice: ConditionPlan,
+    /// Points a chunk, if there are as many.
+    most: usize,
     parameters: usize,
     gradient: Planned,
     value: Planned,
@@ -812,6 +926,10 @@ impl RowPlan {
                     let weights = key.offset..key.offset + key.rows * key.columns;
                     [Some(weights), bias]
                 }
+                Step::TransposedAdjoint { weight, .. } => {
+                    let key = keys[*weight];
+                    [Some(key.offset..key.offset + key.rows * key.columns), None]
+                }
                 Step::ParameterAdjoint { index, .. } => [Some(*index..index + 1), None],
                 _ => [None, None],
             };
@@ -870,9 +988,11 @@ struct State<T> {
 #[derive(Debug)]
 struct Runner<T> {
     conditions: Vec<Compiled<T>>,
-    /// Points a chunk that the user asked for.
-    chunk: Option<usize>,
     tasks: Vec<Task>,
+    /// Groups a condition, at most.
+    groups: usize,
+    /// Numbers of arena and scratch of the largest plan.
+    room: (usize, usize),
     weights: WeightTable,
     parameters: usize,
     flops: usize,
@@ -894,38 +1014,73 @@ fn give_back<T>(shelf: &Mutex<Vec<T>>, thing: T) {
 }
 
 impl<T: Real> Runner<T> {
-    fn new(problem: &Problem, options: &Options) -> Self {
+    fn new(problem: &Problem, options: &Options) -> Result<Self, Error> {
+        if options.memory.is_none() {
+            return Self::grouped(problem, options, GROUPS);
+        }
+        // Fewer groups have fewer gradients, if nothing else helps.
+        let mut made = Self::grouped(problem, options, GROUPS);
+        let mut groups = GROUPS;
+        while groups > 1 && matches!(made, Err(Error::MemoryBudget { .. })) {
+            groups /= 2;
+            made = Self::grouped(problem, options, groups);
+        }
+        made
+    }
+
+    /// With so many groups a condition, at most.
+    fn grouped(problem: &Problem, options: &Options, most: usize) -> Result<Self, Error> {
+        let set = options.instructions.unwrap_or_else(InstructionSet::detect);
+        let room = options.memory.map(|bytes| Room {
+            bytes,
+            fixed: fixed_bytes::<T>(problem, options, most),
+        });
         let mut weights = WeightTable::default();
-        let conditions: Vec<Compiled<T>> = problem
-            .conditions
-            .iter()
-            .map(|condition| {
-                Compiled::new(condition, &mut weights, options.chunk, problem.parameters)
-            })
-            .collect();
+        let mut conditions = Vec::with_capacity(problem.conditions.len());
+        for condition in &problem.conditions {
+            let choice = choose::<T>(condition, options, set, room)?;
+            let count = problem.parameters;
+            conditions.push(Compiled::new(condition, &mut weights, choice, count));
+        }
         let mut runner = Self {
             flops: 0,
             conditions,
-            chunk: options.chunk,
             tasks: Vec::new(),
+            groups: most,
+            room: (0, 0),
             weights,
             parameters: problem.parameters,
-            set: options.instructions.unwrap_or_else(InstructionSet::detect),
+            set,
             states: Mutex::default(),
             workspaces: Mutex::default(),
             blocks: Mutex::default(),
         };
         runner.share_out();
-        runner
+        Ok(runner)
+    }
+
+    fn bytes(&self, workers: usize) -> usize {
+        let size = size_of::<T>();
+        let seeds = |task: &Task| {
+            let condition = &self.conditions[task.condition];
+            condition.choice.chunk.min(condition.points) * size
+        };
+        let shares = size_of::<Share<T>>() + self.parameters * size;
+        let result = (self.conditions.len() + self.parameters) * size_of::<f64>();
+        Weights::<T>::bytes(self.parameters, &self.weights.keys)
+            + self.tasks.len() * shares
+            + self.tasks.iter().map(seeds).sum::<usize>()
+            + SHELF * (size_of::<State<T>>() + size_of::<Workspace<T>>())
+            + result
+            + workers.min(self.tasks.len()) * Workspace::<T>::bytes(self.room)
     }
 
     /// Cuts the conditions into tasks.
     fn share_out(&mut self) {
-        let bytes = (self.parameters * size_of::<T>()).max(1);
         self.tasks.clear();
         for (place, condition) in self.conditions.iter().enumerate() {
             let chunks = condition.points.div_ceil(condition.chunk);
-            let groups = (chunks / 2).min(GROUPS).min(GRADIENT_BYTES / bytes).max(1);
+            let groups = groups::<T>(chunks, self.parameters, self.groups);
             self.tasks.extend((0..groups).map(|g| Task {
                 condition: place,
                 chunks: g * chunks / groups..(g + 1) * chunks / groups,
@@ -934,11 +1089,18 @@ impl<T: Real> Runner<T> {
         let flops = |c: &Compiled<T>| c.gradient.plan.flops.saturating_mul(c.points);
         let flops = self.conditions.iter().map(flops);
         self.flops = flops.fold(0, usize::saturating_add);
+        self.room = (0, 0);
+        for planned in self.conditions.iter().flat_map(|c| [&c.gradient, &c.value]) {
+            let Layouts { whole, last } = &planned.layouts;
+            let scratch = planned.plan.scratch * whole.lanes;
+            self.room.0 = self.room.0.max(whole.len).max(last.len);
+            self.room.1 = self.room.1.max(scratch);
+        }
     }
 
     /// Takes over points and weights of a condition.
     fn change(&mut self, place: usize, condition: &Condition) {
-        self.conditions[place].take(condition, self.chunk);
+        self.conditions[place].take(condition);
         self.share_out();
     }
 
@@ -1027,6 +1189,7 @@ impl<T: Real> Runner<T> {
     ) {
         let work = |task: &Task, share: &mut Share<T>| {
             let mut workspace: Workspace<T> = take(&self.workspaces);
+            workspace.reserve(self.room);
             work(task, &mut workspace, share);
             give_back(&self.workspaces, workspace);
         };
@@ -1453,9 +1616,28 @@ impl<T: Real> Runner<T> {
     /// it so.
     fn diagnose(&self, place: usize, theta: &[f64], loss: f64) -> Error {
         let condition = &self.conditions[place];
-        let tape = condition.equation.tape();
+        // The recorded tape has the user's own nodes; only overflows may be another's.
+        let equations = [&condition.recorded, &condition.equation];
+        equations
+            .into_iter()
+            .find_map(|equation| self.first_bad_value(condition, equation, theta))
+            // Finite residuals whose squares or sum overflow.
+            .unwrap_or_else(|| Error::OutOfRange {
+                what: format!("the loss of condition `{}`", condition.name),
+                given: loss.to_string(),
+                expected: "its residuals are finite but too large to be added up".to_owned(),
+            })
+    }
+
+    fn first_bad_value(
+        &self,
+        condition: &Compiled<T>,
+        equation: &Equation,
+        theta: &[f64],
+    ) -> Option<Error> {
+        let tape = equation.tape();
         let mut keys = self.weights.clone();
-        let plan = Plan::new(tape, condition.equation.held(), &mut keys, Sweep::Inspect);
+        let plan = Plan::new(tape, equation.held(), &mut keys, Sweep::Inspect);
         let layouts = Layouts::new::<T>(&plan, condition.chunk, condition.points);
         let mut weights = Weights::default();
         weights.load(theta, &keys.keys);
@@ -1486,22 +1668,17 @@ impl<T: Real> Runner<T> {
                     .zip(&condition.coordinates)
                     .map(|(name, list)| format!("{name} = {}", list[point]))
                     .collect();
-                return Error::NonFinite {
+                return Some(Error::NonFinite {
                     condition: condition.name.clone(),
                     point,
                     coordinates: coordinates.join(", "),
                     value: residual[lane].to_f64(),
                     node: node.op.name(),
                     at: node.source.to_string(),
-                };
+                });
             }
         }
-        // Finite residuals whose squares or sum overflow.
-        Error::OutOfRange {
-            what: format!("the loss of condition `{}`", condition.name),
-            given: loss.to_string(),
-            expected: "its residuals are finite but too large to be added up".to_owned(),
-        }
+        None
     }
 }
 
@@ -1589,19 +1766,128 @@ impl<T: Real> Kernel for Products<'_, T> {
 /// The most threads that an engine starts.
 const MAX_THREADS: usize = 1024;
 
+/// What a list of things that come and go takes when it first gets one.
+const SHELF: usize = 4;
+
+/// Groups of the chunks of a condition.
+fn groups<T>(chunks: usize, parameters: usize, most: usize) -> usize {
+    let bytes = (parameters * size_of::<T>()).max(1);
+    (chunks / 2).min(most).min(GRADIENT_BYTES / bytes).max(1)
+}
+
+/// Bytes of an evaluation besides the workspaces, at most.
+fn fixed_bytes<T: Real>(problem: &Problem, options: &Options, most: usize) -> usize {
+    let mut keys = WeightTable::default();
+    for condition in &problem.conditions {
+        let equation = &condition.equation;
+        Plan::new(equation.tape(), equation.held(), &mut keys, Sweep::Forward);
+    }
+    let size = size_of::<T>();
+    let shares = problem.conditions.iter().map(|condition| {
+        let points = condition.points.len();
+        let chunk = options.chunk.unwrap_or(LANES);
+        let groups = groups::<T>(points.div_ceil(chunk), problem.parameters, most);
+        let seeds = options.chunk.unwrap_or(MAX_CHUNK).min(points);
+        groups * (size_of::<Share<T>>() + (problem.parameters + seeds) * size)
+    });
+    Weights::<T>::bytes(problem.parameters, &keys.keys)
+        + shares.sum::<usize>()
+        + SHELF * (size_of::<State<T>>() + size_of::<Workspace<T>>())
+        + (problem.conditions.len() + problem.parameters) * size_of::<f64>()
+}
+
+/// What an evaluation may take, and what of it is taken without any workspace.
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    bytes: usize,
+    fixed: usize,
+}
+
+/// How to compute a condition: the fastest of what is left open, within the room there is.
+fn choose<T: Real>(
+    condition: &Condition,
+    options: &Options,
+    set: InstructionSet,
+    room: Option<Room>,
+) -> Result<(Equation, ConditionPlan), Error> {
+    let recompute: &[bool] = match (options.recompute, room) {
+        (true, _) => &[true],
+        (false, None) => &[false],
+        (false, Some(_)) => &[false, true],
+    };
+    let recorded = &condition.equation;
+    let all = match options.lowering {
+        Lowering::Auto => candidates(recorded, recompute),
+        lowering => ways(&recorded.lowered(lowering)?, lowering, recompute),
+    };
+    let points = condition.points.len();
+    let mut best: Option<(f64, Candidate, usize)> = None;
+    let mut needed = usize::MAX;
+    for candidate in all {
+        let own = chunk_for::<T>(&candidate.counts);
+        let chunks: Vec<usize> = match (options.chunk, room) {
+            (Some(chunk), _) => vec![chunk],
+            (None, None) => vec![own],
+            (None, Some(_)) => (1..=own / LANES).rev().map(|n| n * LANES).collect(),
+        };
+        for chunk in chunks {
+            // Where there is a budget, it counts for these points.
+            let chunk = match room {
+                Some(_) => chunk.min(points.next_multiple_of(LANES)),
+                None => chunk,
+            };
+            if let Some(room) = room {
+                let plan = (
+                    candidate.counts.arena_bytes::<T>(chunk) / size_of::<T>(),
+                    candidate.counts.scratch(chunk),
+                );
+                let bytes = room.fixed + Workspace::<T>::bytes(plan);
+                needed = needed.min(bytes);
+                if bytes > room.bytes {
+                    continue;
+                }
+            }
+            let time = candidate.counts.nanoseconds::<T>(chunk, set);
+            if best.as_ref().is_none_or(|(least, ..)| time < *least) {
+                best = Some((time, candidate.clone(), chunk));
+            }
+        }
+    }
+    let Some((_, best, chunk)) = best else {
+        return Err(Error::MemoryBudget {
+            given: room.map_or(0, |room| room.bytes),
+            needed,
+        });
+    };
+    let plan = ConditionPlan {
+        condition: condition.name.clone(),
+        lowering: best.lowering,
+        recompute: best.recompute,
+        chunk,
+        counts: best.counts,
+    };
+    Ok((best.equation, plan))
+}
+
 impl<T: Real> Compiled<T> {
     fn new(
         condition: &Condition,
         weights: &mut WeightTable,
-        chunk: Option<usize>,
+        (equation, choice): (Equation, ConditionPlan),
         parameters: usize,
     ) -> Self {
-        let equation = &condition.equation;
-        let gradient = Plan::new(equation.tape(), equation.held(), weights, Sweep::Reverse);
+        let sweep = match choice.recompute {
+            false => Sweep::Reverse,
+            true => Sweep::Recompute,
+        };
+        let gradient = Plan::new(equation.tape(), equation.held(), weights, sweep);
         let value = Plan::new(equation.tape(), equation.held(), weights, Sweep::Forward);
         let mut compiled = Self {
             name: condition.name.clone(),
-            equation: equation.clone(),
+            recorded: condition.equation.clone(),
+            equation,
+            most: choice.chunk,
+            choice,
             parameters,
             sink: RowPlan::new(&gradient, &weights.keys, parameters),
             gradient: Planned::new(gradient),
@@ -1614,15 +1900,15 @@ impl<T: Real> Compiled<T> {
             point_weights: None,
             measure: condition.measure,
         };
-        compiled.take(condition, chunk);
+        compiled.take(condition);
         compiled
     }
 
     /// Takes over points and weights, and lays the plans out for so many points.
-    fn take(&mut self, condition: &Condition, chunk: Option<usize>) {
+    fn take(&mut self, condition: &Condition) {
         let points = condition.points.len();
-        let chunk = chunk.unwrap_or_else(|| chunk_for::<T>(&self.gradient.plan));
-        let chunk = chunk.min(points.next_multiple_of(LANES));
+        let chunk = self.most.min(points.next_multiple_of(LANES));
+        self.choice.chunk = chunk;
         if (points, chunk) != (self.points, self.chunk) {
             for planned in [&mut self.gradient, &mut self.value] {
                 planned.layouts = Layouts::new::<T>(&planned.plan, chunk, points);
@@ -1715,8 +2001,8 @@ impl<T: Real> Compiled<T> {
 }
 
 /// The largest chunk whose arena stays in a core's cache, from 16 to 64 points.
-fn chunk_for<T>(plan: &Plan) -> usize {
-    let bytes = plan.layout(LANES, size_of::<T>()).len * size_of::<T>() / LANES;
+fn chunk_for<T: Real>(counts: &Counts) -> usize {
+    let bytes = counts.arena_bytes::<T>(LANES) / LANES;
     let fits = CACHE / bytes.max(1);
-    (fits / LANES * LANES).clamp(LANES, CHUNK)
+    (fits / LANES * LANES).clamp(LANES, MAX_CHUNK)
 }

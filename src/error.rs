@@ -89,6 +89,15 @@ pub enum Error {
         /// Where the value was recorded.
         at: String,
     },
+    /// Nested reverse mode that has no end.
+    #[error(
+        "nested reverse mode would record more than {limit} nodes; lower fewer orders with \
+         `Lowering::Partial`, or none with `Lowering::Jets`"
+    )]
+    LoweringTooLarge {
+        /// The limit.
+        limit: usize,
+    },
     /// Too many coordinates.
     #[error("{given} coordinates given; an equation has from 1 to {limit}")]
     CoordinateLimit {
@@ -278,6 +287,18 @@ pub enum Error {
         condition: String,
         /// The column.
         column: String,
+    },
+    /// A budget that nothing fits into.
+    #[error(
+        "an evaluation may take {given} bytes, but takes {needed} with the chunk, the lowering \
+         and the recomputation that need least; allow {} bytes more, or take a smaller network",
+        needed - given
+    )]
+    MemoryBudget {
+        /// The bytes that were allowed.
+        given: usize,
+        /// The bytes that are needed.
+        needed: usize,
     },
     /// A residual that is not a number, or infinite.
     #[error(

@@ -36,8 +36,8 @@
 //!
 //! # Floors
 //! A module uses those above it in this list, never those below: [`error`], [`plane`],
-//! [`elemental`], [`tape`], [`record`], the plan and the replay (private), [`network`] and
-//! [`parameters`], [`points`], [`domain`] and [`sample`], [`ansatz`], [`problem`],
+//! [`elemental`], [`tape`], [`record`] and [`lower`], the plan (private) and [`count`], the
+//! replay (private), [`network`] and [`parameters`], [`points`], [`domain`] and [`sample`], [`ansatz`], [`problem`],
 //! [`engine`], [`weights`] and [`model`], [`optim`] and [`train`]. [`plot`] stands beside
 //! them, and [`dual`] uses none of them.
 
@@ -61,12 +61,14 @@ struct Readme;
 
 pub mod ansatz;
 pub mod checkpoint;
+pub mod count;
 pub mod domain;
 pub mod dual;
 pub mod elemental;
 pub mod engine;
 pub mod error;
 pub(crate) mod kernel;
+pub mod lower;
 pub mod model;
 pub mod network;
 pub mod optim;
@@ -84,11 +86,13 @@ pub mod tape;
 pub mod train;
 pub mod weights;
 
+pub use count::Counts;
 pub use domain::Domain;
 pub use elemental::{Elemental, Smoothness};
-pub use engine::{Engine, Evaluation, Options, Precision, Rows, values};
+pub use engine::{ConditionPlan, Engine, Evaluation, Options, Precision, Rows, values};
 pub use error::Error;
 pub use kernel::simd::InstructionSet;
+pub use lower::Lowering;
 pub use model::Model;
 pub use network::{Activation, Architecture, Init, Mlp};
 pub use optim::{
@@ -96,7 +100,6 @@ pub use optim::{
     Optimizer, Schedule, Spring, SsBroyden,
 };
 pub use parameters::{Block, Coefficient, Parameters};
-pub use plan::Counts;
 pub use points::{Points, Quadrature};
 pub use problem::{Condition, Measure, Problem};
 pub use real::Real;

@@ -1,75 +1,17 @@
 //! The plan: a tape as steps over buffers in one arena, with their lifetimes over forward
 //! and reverse time. Knows sizes and order, no numbers.
 
-use crate::elemental::Elemental;
+use crate::elemental::{Elemental, falling};
 use crate::kernel::jet::{Mode, Quadratic, QuadraticAdjoint, Riccati, Table};
 use crate::plane::{Plane, Planes, factor_pairs, generated};
-use crate::record::Equation;
 use crate::tape::{ConstantRows, Held, NodeId, Op, Tape};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::mem::{Discriminant, discriminant};
+use std::rc::Rc;
 
-/// What an equation costs, counted without running it: for one point, loss and gradient.
-///
-/// ```
-/// use dualtape::{Counts, Elemental::Tanh, Equation, Parameters};
-///
-/// let mut params = Parameters::new();
-/// let net = params.mlp("u", &[2, 64, 64, 1], Tanh)?;
-/// let heat = Equation::record("heat", &params, ["t", "x"], |[t, x]| {
-///     let [u] = net.at(&[t, x]);
-///     u.d(t) - u.d(x).d(x)
-/// })?;
-/// let counts = Counts::of(&heat);
-/// assert!(counts.matrix_flops > 0 && counts.products > 0);
-/// # Ok::<(), dualtape::Error>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Counts {
-    /// Nodes of the tape that hold at least one plane.
-    pub nodes: usize,
-    /// Planes, summed over the nodes.
-    pub planes: usize,
-    /// Floating-point operations of the matrix products.
-    pub matrix_flops: usize,
-    /// Products of planes outside of the matrix products: compositions, products of jets
-    /// and their adjoints, summed over the rows.
-    pub products: usize,
-    /// Bytes of the arena in `f64`, adjoints included, after lifetimes.
-    pub bytes: usize,
-}
-
-impl Counts {
-    /// Counts an equation.
-    pub fn of(equation: &Equation) -> Self {
-        let held = equation.held();
-        let plan = Plan::new(
-            equation.tape(),
-            held,
-            &mut WeightTable::default(),
-            Sweep::Reverse,
-        );
-        let products = |step: &Step| match step {
-            Step::Bilinear { dst, table, .. } => plan.buffers[*dst].rows * table.products(),
-            Step::Compose { v, program, .. } => {
-                let powers: usize = program.powers.iter().map(|(_, t)| t.products()).sum();
-                let sums = program.value.products() + program.derivative.products();
-                plan.buffers[*v].rows * (powers + sums)
-            }
-            Step::ComposeAdjoint { v, rule, table, .. } => {
-                plan.buffers[*v].rows * (rule.products() + table.products())
-            }
-            _ => 0,
-        };
-        let lanes = 64;
-        Self {
-            nodes: held.iter().filter(|h| !h.planes.is_empty()).count(),
-            planes: held.iter().map(|h| h.planes.len()).sum(),
-            matrix_flops: plan.flops,
-            products: plan.forward.iter().chain(&plan.reverse).map(products).sum(),
-            bytes: plan.layout(lanes, size_of::<f64>()).len * size_of::<f64>() / lanes,
-        }
-    }
-}
+/// Lanes are padded to a multiple of this: whole vectors in either precision, and loops
+/// long enough for the compiler to vectorise.
+pub(crate) const LANES: usize = 16;
 
 /// The place of a buffer in [`Plan::buffers`].
 pub(crate) type BufferId = usize;
@@ -221,9 +163,18 @@ pub(crate) enum Step {
         elemental: Elemental,
         program: Composition,
     },
+    /// Several derivatives of one elemental at one argument.
+    Family {
+        /// Where each output goes.
+        outputs: Vec<BufferId>,
+        z: BufferId,
+        elemental: Elemental,
+        program: Family,
+    },
     Affine {
         dst: BufferId,
-        src: BufferId,
+        /// None where nothing is multiplied out.
+        src: Option<BufferId>,
         weight: usize,
         bias: Option<usize>,
         /// Place of the value in dst.
@@ -231,6 +182,20 @@ pub(crate) enum Step {
         runs: Vec<Run>,
         /// Planes that are not multiplied out.
         columns: Vec<ColumnSum>,
+    },
+    /// The same with the transposed matrix, and without b.
+    Transposed {
+        dst: BufferId,
+        src: Option<BufferId>,
+        weight: usize,
+        runs: Vec<Run>,
+        /// Planes that are sums of rows of W.
+        columns: Vec<ColumnSum>,
+    },
+    Guard {
+        dst: BufferId,
+        factor: BufferId,
+        adjoint: BufferId,
     },
     Select {
         dst: BufferId,
@@ -244,7 +209,7 @@ pub(crate) enum Step {
     /// Adjoint of an affine map: W̄, b̄ and, where the input is active, its adjoint.
     AffineAdjoint {
         zbar: BufferId,
-        src: BufferId,
+        src: Option<BufferId>,
         abar: Option<(BufferId, Mode, Vec<Zero>)>,
         weight: usize,
         bias: Option<usize>,
@@ -252,6 +217,16 @@ pub(crate) enum Step {
         runs: Vec<Run>,
         columns: Vec<ColumnSum>,
         /// The input may be NaN in lanes that a selection did not take.
+        guarded: bool,
+    },
+    /// Adjoint of a product with the transposed matrix.
+    TransposedAdjoint {
+        zbar: BufferId,
+        src: Option<BufferId>,
+        abar: Option<(BufferId, Mode, Vec<Zero>)>,
+        weight: usize,
+        runs: Vec<Run>,
+        columns: Vec<ColumnSum>,
         guarded: bool,
     },
     /// Adjoint of a composition whose f' follows from v.
@@ -302,6 +277,9 @@ pub(crate) enum Sweep {
     Forward,
     /// Values and the reverse sweep.
     Reverse,
+    /// The same, with elementals computed anew in the reverse sweep where that saves
+    /// memory: their arguments are kept, not their values and derivatives.
+    Recompute,
 }
 
 /// Steps, buffers and lifetimes for one equation.
@@ -339,6 +317,9 @@ impl Plan {
             weights,
             sweep,
             guarded: guarded(tape),
+            families: families(tape, held),
+            read_back: Vec::new(),
+            redone: vec![None; tape.nodes().len()],
             plan: Self {
                 buffers: Vec::new(),
                 forward: Vec::new(),
@@ -353,11 +334,12 @@ impl Plan {
             readers: readers(tape),
             adjoints: vec![None; tape.nodes().len()],
         };
+        builder.read_back = builder.read_back();
         for id in 0..tape.nodes().len() {
             builder.forward(id);
         }
         builder.seed();
-        if sweep == Sweep::Reverse {
+        if sweep.goes_back() {
             for id in (0..tape.nodes().len()).rev() {
                 builder.reverse(id);
             }
@@ -377,8 +359,13 @@ impl Plan {
             .iter()
             .chain(&self.reverse)
             .map(|step| match step {
-                Step::Affine { weight, runs, .. } => product(*weight, runs),
+                Step::Affine { weight, runs, .. } | Step::Transposed { weight, runs, .. } => {
+                    product(*weight, runs)
+                }
                 Step::AffineAdjoint {
+                    weight, runs, abar, ..
+                }
+                | Step::TransposedAdjoint {
                     weight, runs, abar, ..
                 } => product(*weight, runs) * (1 + usize::from(abar.is_some())),
                 _ => 0,
@@ -411,6 +398,14 @@ impl Plan {
                 buffer.death = end;
             }
         }
+    }
+
+    /// Planes, summed over the rows, that the forward pass leaves for the reverse sweep.
+    pub(crate) fn kept(&self) -> usize {
+        let seed_time = self.forward.len();
+        let kept = |b: &&Buffer| b.birth < seed_time && b.death > seed_time;
+        let planes = self.buffers.iter().filter(kept).map(|b| b.rows * b.planes);
+        planes.sum()
     }
 
     /// Places the buffers for a number of lanes of `size` bytes each.
@@ -530,10 +525,19 @@ impl Step {
                 touch(*v);
                 z.iter().chain(d).for_each(|&id| touch(id));
             }
-            Self::Affine { dst, src, .. } => {
-                touch(*dst);
-                touch(*src);
+            Self::Family { outputs, z, .. } => {
+                outputs.iter().for_each(|&id| touch(id));
+                touch(*z);
             }
+            Self::Affine { dst, src, .. } | Self::Transposed { dst, src, .. } => {
+                touch(*dst);
+                src.iter().for_each(|&id| touch(id));
+            }
+            Self::Guard {
+                dst,
+                factor,
+                adjoint,
+            } => [dst, factor, adjoint].into_iter().for_each(|&id| touch(id)),
             Self::Select {
                 dst,
                 condition,
@@ -545,9 +549,12 @@ impl Step {
                 .for_each(|&id| touch(id)),
             Self::AffineAdjoint {
                 zbar, src, abar, ..
+            }
+            | Self::TransposedAdjoint {
+                zbar, src, abar, ..
             } => {
                 touch(*zbar);
-                touch(*src);
+                src.iter().for_each(|&id| touch(id));
                 abar.iter().for_each(|(id, ..)| touch(*id));
             }
             Self::ComposeAdjoint {
@@ -588,6 +595,45 @@ fn guarded(tape: &Tape) -> Vec<bool> {
     guarded
 }
 
+impl Sweep {
+    fn goes_back(self) -> bool {
+        matches!(self, Self::Reverse | Self::Recompute)
+    }
+}
+
+/// For each elemental that is held, the derivatives of one function at one argument that it
+/// is one of: nodes and orders.
+fn families(tape: &Tape, held: &[Held]) -> Vec<Rc<[(NodeId, usize)]>> {
+    type Function = (NodeId, Discriminant<Elemental>, u64);
+    let mut places: HashMap<Function, Vec<(NodeId, usize)>> = HashMap::new();
+    let family = |id: NodeId| match &tape.nodes()[id].op {
+        Op::Elemental(f) if !held[id].planes.is_empty() => {
+            let (of, order) = f.family();
+            Some((
+                (tape.nodes()[id].inputs[0], discriminant(of), of.bits()),
+                order,
+            ))
+        }
+        _ => None,
+    };
+    for id in 0..held.len() {
+        if let Some((key, order)) = family(id) {
+            places.entry(key).or_default().push((id, order));
+        }
+    }
+    let shared: HashMap<_, Rc<[(NodeId, usize)]>> = places
+        .into_iter()
+        .map(|(key, members)| (key, members.into()))
+        .collect();
+    let none: Rc<[(NodeId, usize)]> = Rc::new([]);
+    (0..held.len())
+        .map(|id| match family(id) {
+            Some((key, _)) => shared[&key].clone(),
+            None => none.clone(),
+        })
+        .collect()
+}
+
 /// How many nodes read each node; a root counts as read once more.
 fn readers(tape: &Tape) -> Vec<usize> {
     let mut readers = vec![0; tape.nodes().len()];
@@ -618,6 +664,12 @@ struct Builder<'a> {
     weights: &'a mut WeightTable,
     sweep: Sweep,
     guarded: Vec<bool>,
+    /// For elementals, all derivatives of the function at the same argument.
+    families: Vec<Rc<[(NodeId, usize)]>>,
+    /// Nodes whose values the reverse sweep reads, other than to compute elementals anew.
+    read_back: Vec<bool>,
+    /// Values of elementals that have been computed anew.
+    redone: Vec<Option<BufferId>>,
     plan: Plan,
     /// How the reverse sweep gets at the jet of f'(z), for elementals.
     derivatives: Vec<Option<Derivative>>,
@@ -647,20 +699,22 @@ impl Builder<'_> {
     }
 
     fn differentiates(&self, id: NodeId) -> bool {
-        self.sweep == Sweep::Reverse && self.held[id].active
+        self.sweep.goes_back() && self.held[id].active
     }
 
     fn forward(&mut self, id: NodeId) {
-        if self.planes(id).is_empty() {
+        if self.planes(id).is_empty() || self.value(id).is_some() {
             return;
         }
         let node = &self.tape.nodes()[id];
         let rows = node.rows;
         let count = self.planes(id).len();
-        let dst = match &node.op {
-            Op::Elemental(_) if self.in_place(id) => self.value_or_zero(node.inputs[0]),
-            _ => self.buffer(rows, count),
-        };
+        if let Op::Elemental(_) = &node.op {
+            let step = self.elementals(id);
+            self.plan.forward.push(step);
+            return;
+        }
+        let dst = self.buffer(rows, count);
         self.plan.values[id] = Some(dst);
         let step = match &node.op {
             Op::Coordinate(c) => Step::Coordinate {
@@ -685,12 +739,19 @@ impl Builder<'_> {
             Op::Stack
             | Op::Row(_)
             | Op::Broadcast
+            | Op::SumRows
             | Op::Derivative(_)
             | Op::Laplacian(_)
-            | Op::Detach => self.linear(id, dst, None),
+            | Op::Detach
+            | Op::Elemental(_) => self.linear(id, dst, None),
             Op::Product => self.product(id, dst),
-            Op::Elemental(elemental) => self.compose(id, dst, elemental.clone()),
             Op::Affine { weight, bias } => self.affine(id, dst, *weight, *bias),
+            Op::Transposed { weight } => self.transposed(id, dst, *weight),
+            Op::Guard => Step::Guard {
+                dst,
+                factor: self.value_or_zero(node.inputs[0]),
+                adjoint: self.value_or_zero(node.inputs[1]),
+            },
             Op::Select { or_equal } => {
                 let (condition, then, otherwise) = (node.inputs[0], node.inputs[1], node.inputs[2]);
                 let places = self
@@ -754,6 +815,7 @@ impl Builder<'_> {
                 input_row: 0,
                 input_step: 1,
                 row: 0,
+                row_step: 1,
                 rows: node.rows,
                 planes: Vec::new(),
             };
@@ -767,6 +829,7 @@ impl Builder<'_> {
                 }
                 Op::Row(r) => contribution.input_row = *r,
                 Op::Broadcast => contribution.input_step = 0,
+                Op::SumRows => (contribution.row_step, contribution.rows) = (0, rows),
                 _ => {}
             }
             let inputs = self.planes(input);
@@ -798,22 +861,26 @@ impl Builder<'_> {
             let Some(src) = self.value(c.input) else {
                 continue;
             };
+            let count = if c.row_step == 0 { 1 } else { c.rows };
             for (from, to, factor) in &c.planes {
-                terms.push(Term {
-                    src,
-                    src_row: c.input_row,
-                    src_step: c.input_step,
-                    dst_row: c.row,
-                    dst_step: 1,
-                    rows: c.rows,
-                    run: Run {
-                        src: *from,
-                        dst: *to,
-                        len: 1,
+                push_term(
+                    &mut terms,
+                    Term {
+                        src,
+                        src_row: c.input_row,
+                        src_step: c.input_step,
+                        dst_row: c.row,
+                        dst_step: c.row_step,
+                        rows: c.rows,
+                        run: Run {
+                            src: *from,
+                            dst: *to,
+                            len: 1,
+                        },
+                        factor: *factor,
+                        mode: fill.mode(c.row, count, *to),
                     },
-                    factor: *factor,
-                    mode: fill.mode(c.row, c.rows, *to),
-                });
+                );
             }
         }
         Step::Linear {
@@ -846,68 +913,281 @@ impl Builder<'_> {
         }
     }
 
+    /// Nodes whose values the reverse sweep reads, other than to compute elementals anew.
+    fn read_back(&self) -> Vec<bool> {
+        let mut read = vec![false; self.held.len()];
+        for (id, node) in self.tape.nodes().iter().enumerate() {
+            if !self.differentiates(id) || self.planes(id).is_empty() {
+                continue;
+            }
+            match &node.op {
+                Op::Product => {
+                    for (factor, other) in [(0, 1), (1, 0)] {
+                        if self.differentiates(node.inputs[factor]) {
+                            read[node.inputs[other]] = true;
+                        }
+                    }
+                }
+                Op::Affine { .. } | Op::Transposed { .. } | Op::Select { .. } => {
+                    read[node.inputs[0]] = true;
+                }
+                Op::Elemental(_) => {
+                    let slope = self.slope_planes(id);
+                    read[id] |= !slope.is_empty() && self.slope_from_output(id).is_some();
+                }
+                _ => {}
+            }
+        }
+        read
+    }
+
+    /// The value of a node where the reverse sweep reads it.
+    fn value_back(&mut self, id: NodeId) -> BufferId {
+        self.redo(id);
+        self.redone[id].unwrap_or_else(|| self.value_or_zero(id))
+    }
+
+    /// The planes of an argument that has none, but is read: its value, 0.
+    fn argument_planes(&self, z: NodeId) -> Planes {
+        match self.planes(z).is_empty() {
+            true => std::iter::once(Plane::value()).collect(),
+            false => self.planes(z).clone(),
+        }
+    }
+
+    /// Planes of f'(z) that the reverse sweep reads: all i with i + j = k for a plane j of z
+    /// and a plane k of v.
+    fn slope_planes(&self, id: NodeId) -> Planes {
+        let z = self.tape.nodes()[id].inputs[0];
+        if !self.differentiates(z) {
+            return Planes::default();
+        }
+        let argument = self.argument_planes(z);
+        let own = self.planes(id);
+        let every = generated(&own.closed(), &argument);
+        own.iter()
+            .flat_map(|k| factor_pairs(k, &every, &argument))
+            .filter_map(|(i, _)| every.get(i).cloned())
+            .collect()
+    }
+
+    /// (b, c) where the reverse sweep gets f' = a + b·f + c·f² from f. Below a selection f'
+    /// may be NaN where the adjoint is 0: it is stored, and guarded.
+    fn slope_from_output(&self, id: NodeId) -> Option<[f64; 2]> {
+        let own = self.planes(id);
+        match &self.tape.nodes()[id].op {
+            Op::Elemental(f) => f.riccati(),
+            _ => None,
+        }
+        .filter(|_| *own == own.closed() && !self.guarded[id])
+    }
+
+    /// The planes of f'(z) that are stored for the reverse sweep.
+    fn stored_slope(&self, id: NodeId) -> Planes {
+        let planes = self.slope_planes(id);
+        match self.slope_from_output(id) {
+            Some(_) => planes.iter().filter(|p| p.is_value()).cloned().collect(),
+            None => planes,
+        }
+    }
+
+    /// The member of a family that is the derivative of another, and holds what is asked.
+    fn slope_member(
+        &self,
+        family: &[(NodeId, usize)],
+        order: usize,
+        asked: &Planes,
+    ) -> Option<usize> {
+        family.iter().position(|&(id, other)| {
+            other == order + 1 && asked.iter().all(|plane| self.planes(id).contains(plane))
+        })
+    }
+
+    /// Whether a family is computed anew in the reverse sweep: where that keeps fewer planes.
+    fn redoes(&self, family: &[(NodeId, usize)]) -> bool {
+        let Some(&(first, _)) = family.first().filter(|_| self.sweep == Sweep::Recompute) else {
+            return false;
+        };
+        let mut kept: Vec<bool> = family.iter().map(|&(id, _)| self.read_back[id]).collect();
+        let mut planes = 0;
+        for &(id, order) in family {
+            let slope = self.stored_slope(id);
+            match self.slope_member(family, order, &slope) {
+                _ if slope.is_empty() => {}
+                Some(member) => kept[member] = true,
+                None => planes += slope.len(),
+            }
+        }
+        for (&(id, _), kept) in family.iter().zip(kept) {
+            planes += if kept { self.planes(id).len() } else { 0 };
+        }
+        let z = self.tape.nodes()[first].inputs[0];
+        let instead = if self.read_back[z] {
+            0
+        } else {
+            self.planes(z).len()
+        };
+        planes > instead
+    }
+
     /// Whether an elemental may write over its argument: nobody else reads that, and the
     /// planes are the same.
     fn in_place(&self, id: NodeId) -> bool {
         let z = self.tape.nodes()[id].inputs[0];
+        let product = matches!(
+            self.tape.nodes()[z].op,
+            Op::Affine { .. } | Op::Transposed { .. }
+        );
         self.sweep != Sweep::Inspect
-            && self.readers[z] == 1
-            && matches!(self.tape.nodes()[z].op, Op::Affine { .. })
+            && self.readers[z] == self.families[id].len()
+            && product
             && self.planes(z) == self.planes(id)
     }
 
-    fn compose(&mut self, id: NodeId, v: BufferId, elemental: Elemental) -> Step {
-        let node = &self.tape.nodes()[id];
-        let z = node.inputs[0];
-        let argument = self.value_or_zero(z);
-        let argument_planes: Planes = if self.planes(z).is_empty() {
-            std::iter::once(Plane::value()).collect()
-        } else {
-            self.planes(z).clone()
-        };
-        let own = self.planes(id).clone();
-        // Planes of f'(z) that the reverse sweep reads: all i with i + j = k for a plane j
-        // of z and a plane k of v.
-        let derivative: Planes = if self.differentiates(z) {
-            let every = generated(&own.closed(), &argument_planes);
-            own.iter()
-                .flat_map(|k| factor_pairs(k, &every, &argument_planes))
-                .filter_map(|(i, _)| every.get(i).cloned())
-                .collect()
-        } else {
-            Planes::default()
-        };
-        // Below a selection f' may be NaN where the adjoint is 0: it is stored, and guarded.
-        let from_output = elemental
-            .riccati()
-            .filter(|_| own == own.closed() && !self.guarded[id]);
-        let stored = match from_output {
-            Some(_) => derivative
-                .iter()
-                .filter(|p| p.is_value())
-                .cloned()
-                .collect(),
-            None => derivative.clone(),
-        };
-        let program = Composition::new(&argument_planes, &own, &stored);
-        self.plan.scratch = self.plan.scratch.max(program.scratch);
-        let d = (!derivative.is_empty()).then(|| {
-            let d = self.buffer(node.rows, stored.len());
-            self.derivatives[id] = Some(match from_output {
+    /// An elemental, with all other derivatives of the function at the same argument.
+    fn elementals(&mut self, id: NodeId) -> Step {
+        let family = self.families[id].clone();
+        let z = self.value_or_zero(self.tape.nodes()[id].inputs[0]);
+        let redoes = self.redoes(&family);
+        let mut values = Vec::with_capacity(family.len());
+        for &(member, _) in &*family {
+            let buffer = match !redoes && !values.contains(&Some(z)) && self.in_place(member) {
+                true => z,
+                false => self.value_buffer(member),
+            };
+            self.plan.values[member] = Some(buffer);
+            values.push(Some(buffer));
+        }
+        let outputs = self.family_outputs(&family, values, !redoes);
+        self.family_step(&family, z, outputs)
+    }
+
+    /// Computes a family anew for the reverse sweep, the first time that it is read.
+    fn redo(&mut self, id: NodeId) {
+        let family = self.families[id].clone();
+        let done = |id: NodeId| self.redone[id].is_some() || self.derivatives[id].is_some();
+        if !self.redoes(&family) || family.iter().any(|&(member, _)| done(member)) {
+            return;
+        }
+        let z = self.value_back(self.tape.nodes()[id].inputs[0]);
+        let mut values = Vec::with_capacity(family.len());
+        for &(member, _) in &*family {
+            let in_place = !values.contains(&Some(z)) && self.in_place(member);
+            values.push(match (self.read_back[member], in_place) {
+                (true, true) => Some(z),
+                (true, false) => Some(self.value_buffer(member)),
+                (false, _) => None,
+            });
+        }
+        let outputs = self.family_outputs(&family, values, true);
+        for output in &outputs {
+            if let Some(member) = output.member {
+                self.redone[member] = Some(output.buffer);
+            }
+        }
+        let step = self.family_step(&family, z, outputs);
+        self.plan.reverse.push(step);
+    }
+
+    fn value_buffer(&mut self, id: NodeId) -> BufferId {
+        self.buffer(self.tape.nodes()[id].rows, self.planes(id).len())
+    }
+
+    /// What a family makes: values for those members that have a place, and where wanted the
+    /// jets of their derivatives, which may be the values of other members.
+    fn family_outputs(
+        &mut self,
+        family: &[(NodeId, usize)],
+        mut values: Vec<Option<BufferId>>,
+        slopes: bool,
+    ) -> Vec<FamilyOutput> {
+        let mut outputs = Vec::new();
+        for &(member, order) in family.iter().filter(|_| slopes) {
+            let planes = self.stored_slope(member);
+            if planes.is_empty() {
+                continue;
+            }
+            let (slope, planes) = match self.slope_member(family, order, &planes) {
+                Some(place) => {
+                    let buffer = match values[place] {
+                        Some(buffer) => buffer,
+                        None => self.value_buffer(family[place].0),
+                    };
+                    values[place] = Some(buffer);
+                    (buffer, self.planes(family[place].0).clone())
+                }
+                None => {
+                    let buffer = self.buffer(self.tape.nodes()[member].rows, planes.len());
+                    outputs.push(FamilyOutput {
+                        member: None,
+                        order: order + 1,
+                        buffer,
+                        planes: planes.clone(),
+                    });
+                    (buffer, planes)
+                }
+            };
+            self.derivatives[member] = Some(match self.slope_from_output(member) {
                 Some([linear, square]) => Derivative::FromOutput {
-                    slope: d,
-                    planes: derivative,
+                    slope,
+                    planes: self.slope_planes(member),
                     linear,
                     square,
                 },
-                None => Derivative::Stored(d, derivative),
+                None => Derivative::Stored(slope, planes),
             });
-            d
-        });
-        Step::Compose {
-            v,
-            d,
-            z: (argument != v).then_some(argument),
+        }
+        for (&(member, order), buffer) in family.iter().zip(values) {
+            outputs.extend(buffer.map(|buffer| FamilyOutput {
+                member: Some(member),
+                order,
+                buffer,
+                planes: self.planes(member).clone(),
+            }));
+        }
+        outputs.sort_by_key(|output| output.order);
+        outputs
+    }
+
+    fn family_step(
+        &mut self,
+        family: &[(NodeId, usize)],
+        z: BufferId,
+        outputs: Vec<FamilyOutput>,
+    ) -> Step {
+        let node = &self.tape.nodes()[family[0].0];
+        let elemental = match &node.op {
+            Op::Elemental(f) => f.family().0.clone(),
+            _ => unreachable!("a family of elementals"),
+        };
+        let argument = self.argument_planes(node.inputs[0]);
+        let none = Planes::default();
+        let pair = match &outputs[..] {
+            [v] if v.order == 0 => Some((v, None)),
+            [v, d] if (v.order, d.order) == (0, 1) && d.planes.contains(&Plane::value()) => {
+                Some((v, Some(d)))
+            }
+            _ => None,
+        };
+        // A composition writes v over z at most; a family may write any of its members there.
+        let pair = pair.filter(|(_, d)| d.is_none_or(|d| d.buffer != z));
+        if let Some((v, d)) = pair {
+            let slope = d.map_or(&none, |d| &d.planes);
+            let program = Composition::new(&argument, &v.planes, slope);
+            self.plan.scratch = self.plan.scratch.max(program.scratch);
+            return Step::Compose {
+                v: v.buffer,
+                d: d.map(|d| d.buffer),
+                z: (v.buffer != z).then_some(z),
+                elemental,
+                program,
+            };
+        }
+        let program = Family::new(&argument, &outputs);
+        self.plan.scratch = self.plan.scratch.max(program.scratch);
+        Step::Family {
+            outputs: outputs.iter().map(|output| output.buffer).collect(),
+            z,
             elemental,
             program,
         }
@@ -920,7 +1200,7 @@ impl Builder<'_> {
         let (runs, columns) = self.affine_planes(id, input);
         Step::Affine {
             dst,
-            src: self.value_or_zero(input),
+            src: (!runs.is_empty()).then(|| self.value_or_zero(input)),
             weight,
             bias,
             value: self.planes(id).position(&Plane::value()),
@@ -929,12 +1209,28 @@ impl Builder<'_> {
         }
     }
 
+    fn transposed(&mut self, id: NodeId, dst: BufferId, weight: usize) -> Step {
+        let input = self.tape.nodes()[id].inputs[0];
+        let (runs, columns) = self.affine_planes(id, input);
+        Step::Transposed {
+            dst,
+            src: (!runs.is_empty()).then(|| self.value_or_zero(input)),
+            weight: self.weight(id, weight),
+            runs,
+            columns,
+        }
+    }
+
     fn weight(&mut self, id: NodeId, offset: usize) -> usize {
         let node = &self.tape.nodes()[id];
+        let (mut rows, mut columns) = (node.rows, self.tape.nodes()[node.inputs[0]].rows);
+        if let Op::Transposed { .. } = node.op {
+            std::mem::swap(&mut rows, &mut columns);
+        }
         self.weights.place(WeightKey {
             offset,
-            rows: node.rows,
-            columns: self.tape.nodes()[node.inputs[0]].rows,
+            rows,
+            columns,
         })
     }
 
@@ -943,17 +1239,20 @@ impl Builder<'_> {
         let own = self.planes(id);
         let mut columns = Vec::new();
         let mut runs: Vec<Run> = Vec::new();
+        let held = &self.held[input];
         for (dst, plane) in own.iter().enumerate() {
-            match &self.held[input].constant {
-                Some(rows) if !plane.is_value() => columns.push(ColumnSum {
-                    place: dst,
-                    parts: column_sum(rows, plane),
-                }),
-                _ => {
-                    if let Some(src) = self.planes(input).position(plane) {
-                        push_run(&mut runs, src, dst);
-                    }
+            let parts = match (plane.is_value(), &held.constant, &held.numbers) {
+                (false, Some(rows), _) => Some(column_sum(rows, plane)),
+                (true, _, Some(numbers)) => {
+                    let parts = numbers.iter().copied().enumerate();
+                    Some(parts.filter(|(_, number)| *number != 0.0).collect())
                 }
+                _ => None,
+            };
+            if let Some(parts) = parts {
+                columns.push(ColumnSum { place: dst, parts });
+            } else if let Some(src) = self.planes(input).position(plane) {
+                push_run(&mut runs, src, dst);
             }
         }
         (runs, columns)
@@ -991,7 +1290,7 @@ impl Builder<'_> {
         };
         let node = &self.tape.nodes()[id];
         match &node.op {
-            Op::Coordinate(_) | Op::Data(_) | Op::Constant(_) | Op::Detach => {}
+            Op::Coordinate(_) | Op::Data(_) | Op::Constant(_) | Op::Detach | Op::Guard => {}
             Op::Parameter(index) => self.plan.reverse.push(Step::ParameterAdjoint {
                 adjoint,
                 index: *index,
@@ -1000,6 +1299,7 @@ impl Builder<'_> {
             | Op::Stack
             | Op::Row(_)
             | Op::Broadcast
+            | Op::SumRows
             | Op::Derivative(_)
             | Op::Laplacian(_) => {
                 for contribution in self.contributions(id) {
@@ -1013,6 +1313,7 @@ impl Builder<'_> {
             }
             Op::Elemental(_) => {
                 let z = node.inputs[0];
+                self.redo(id);
                 match self.derivatives[id].clone() {
                     Some(Derivative::Stored(d, planes)) => {
                         self.contract_into(id, adjoint, z, d, &planes);
@@ -1033,6 +1334,7 @@ impl Builder<'_> {
                 }
             }
             Op::Affine { weight, bias } => self.affine_adjoint(id, adjoint, *weight, *bias),
+            Op::Transposed { weight } => self.affine_adjoint(id, adjoint, *weight, None),
             Op::Select { or_equal } => {
                 let or_equal = *or_equal;
                 let inputs = node.inputs.clone();
@@ -1046,7 +1348,7 @@ impl Builder<'_> {
                         .map(|p| self.planes(id).position(p))
                         .collect();
                     let (dst, new) = self.adjoint(branch);
-                    let condition = self.value_or_zero(inputs[0]);
+                    let condition = self.value_back(inputs[0]);
                     self.plan.reverse.push(Step::SelectAdjoint {
                         adjoint,
                         or_equal,
@@ -1073,35 +1375,27 @@ impl Builder<'_> {
         let rows = self.tape.nodes()[c.input].rows;
         let mut fill = Fill::new(rows, self.planes(c.input).len(), new);
         let mut terms = Vec::new();
+        // Rows that were repeated add up in one.
+        let count = if c.input_step == 0 { 1 } else { c.rows };
         for &(from, to, factor) in &c.planes {
-            let (first, step, count) = if c.input_step == 0 {
-                // Rows that were repeated add up: the first overwrites, the others add.
-                (0, 0, 1)
-            } else {
-                (c.input_row, 1, c.rows)
-            };
-            let term = |src_row: usize, rows: usize, mode: Mode| Term {
-                src: adjoint,
-                src_row,
-                src_step: 1,
-                dst_row: first,
-                dst_step: step,
-                rows,
-                run: Run {
-                    src: to,
-                    dst: from,
-                    len: 1,
+            push_term(
+                &mut terms,
+                Term {
+                    src: adjoint,
+                    src_row: c.row,
+                    src_step: c.row_step,
+                    dst_row: c.input_row,
+                    dst_step: c.input_step,
+                    rows: c.rows,
+                    run: Run {
+                        src: to,
+                        dst: from,
+                        len: 1,
+                    },
+                    factor,
+                    mode: fill.mode(c.input_row, count, from),
                 },
-                factor,
-                mode,
-            };
-            let mode = fill.mode(first, count, from);
-            if step == 0 {
-                terms.push(term(c.row, 1, mode));
-                terms.push(term(c.row + 1, c.rows - 1, Mode::Accumulate));
-            } else {
-                terms.push(term(c.row, c.rows, mode));
-            }
+            );
         }
         self.plan.reverse.push(Step::Linear {
             dst,
@@ -1116,9 +1410,10 @@ impl Builder<'_> {
         if !self.differentiates(factor) || self.planes(factor).is_empty() {
             return;
         }
-        let Some(values) = self.value(other).filter(|_| !self.planes(other).is_empty()) else {
+        if self.planes(other).is_empty() {
             return;
-        };
+        }
+        let values = self.value_back(other);
         let planes = self.planes(other).clone();
         self.contract_into(id, adjoint, factor, values, &planes);
     }
@@ -1220,9 +1515,7 @@ impl Builder<'_> {
         planes: &Planes,
         (rule, quadratic): (Riccati, Option<QuadraticAdjoint>),
     ) {
-        let Some(v) = self.value(id) else {
-            return;
-        };
+        let v = self.value_back(id);
         let table = self.contraction(id, z, planes);
         // Scratch: the jet of f', then the adjoint.
         let scratch = planes.len() + self.planes(id).len();
@@ -1253,7 +1546,7 @@ impl Builder<'_> {
         let input = self.tape.nodes()[id].inputs[0];
         let weight = self.weight(id, weight);
         let (runs, columns) = self.affine_planes(id, input);
-        let src = self.value_or_zero(input);
+        let src = (!runs.is_empty()).then(|| self.value_back(input));
         let abar = (self.differentiates(input) && !runs.is_empty()).then(|| {
             let (dst, new) = self.adjoint(input);
             let rows = self.tape.nodes()[input].rows;
@@ -1267,6 +1560,18 @@ impl Builder<'_> {
             (dst, mode, fill.zeros())
         });
         let guarded = self.guarded[id];
+        if let Op::Transposed { .. } = self.tape.nodes()[id].op {
+            self.plan.reverse.push(Step::TransposedAdjoint {
+                zbar,
+                src,
+                abar,
+                weight,
+                runs,
+                columns,
+                guarded,
+            });
+            return;
+        }
         self.plan.reverse.push(Step::AffineAdjoint {
             zbar,
             src,
@@ -1285,8 +1590,11 @@ impl Builder<'_> {
 struct Contribution {
     input: NodeId,
     input_row: usize,
+    /// 0 where one row of the input is repeated.
     input_step: usize,
     row: usize,
+    /// 0 where the rows of the input add up in one.
+    row_step: usize,
     rows: usize,
     /// From a plane of the input to a plane of the node, times what.
     planes: Vec<(usize, usize, f64)>,
@@ -1353,6 +1661,22 @@ impl Fill {
     }
 }
 
+/// Adds a term. Where rows add up in one, the first does what the mode says and the others
+/// are added.
+fn push_term(terms: &mut Vec<Term>, term: Term) {
+    if term.dst_step == 0 && term.rows > 1 {
+        let rest = Term {
+            src_row: term.src_row + term.src_step,
+            rows: term.rows - 1,
+            mode: Mode::Accumulate,
+            ..term.clone()
+        };
+        terms.extend([Term { rows: 1, ..term }, rest]);
+    } else {
+        terms.push(term);
+    }
+}
+
 /// Joins terms of adjacent planes.
 fn merged(terms: Vec<Term>) -> Vec<Term> {
     let mut out: Vec<Term> = Vec::with_capacity(terms.len());
@@ -1393,17 +1717,20 @@ fn column_sum(rows: &ConstantRows, plane: &Plane) -> Vec<(usize, f64)> {
         .collect()
 }
 
-impl Composition {
-    /// v on the planes `own` and d on the planes `derivative`, from z on `argument`.
-    fn new(argument: &Planes, own: &Planes, derivative: &Planes) -> Self {
-        let wanted: Planes = own.iter().chain(derivative).cloned().collect();
+/// The powers of δ = z − z_0 that planes need: where they are in scratch, and their products.
+struct Powers {
+    argument: (usize, Planes),
+    /// Each power from the second: its first place, and the planes that are computed.
+    levels: Vec<(usize, Planes)>,
+    products: Vec<(usize, Table)>,
+    /// The first place after them.
+    end: usize,
+}
+
+impl Powers {
+    /// For these planes of functions of z, with z from the place `place` on.
+    fn new(argument: &Planes, wanted: &Planes, place: usize) -> Self {
         let order = wanted.order();
-        let coefficients = match derivative.is_empty() {
-            true => order,
-            false => order.max(derivative.order() + 1),
-        };
-        let scaled = coefficients + 1;
-        let argument_place = scaled + derivative.order();
         let steps: Planes = argument.iter().filter(|p| !p.is_value()).cloned().collect();
 
         // support[m]: planes where δ^m can be non-zero; need[m]: those that are computed.
@@ -1437,32 +1764,33 @@ impl Composition {
         }
 
         // Places: powers follow z.
-        let mut next = argument_place + argument.len();
-        let mut levels: Vec<(usize, Planes)> = Vec::new();
+        let mut powers = Self {
+            argument: (place, argument.clone()),
+            levels: Vec::new(),
+            products: Vec::new(),
+            end: place + argument.len(),
+        };
         for planes in need.iter().skip(2) {
             let planes: Planes = planes.iter().cloned().collect();
-            levels.push((next, planes.clone()));
-            next += planes.len();
+            let base = powers.end;
+            powers.end += planes.len();
+            powers.levels.push((base, planes));
         }
-        let argument_of = |p: &Plane| argument.position(p).map(|i| argument_place + i);
-        let power_of = |m: usize, p: &Plane| match m {
-            1 => (!p.is_value()).then(|| argument_of(p)).flatten(),
-            _ => {
-                let (base, planes) = &levels[m - 2];
-                planes.position(p).map(|i| base + i)
-            }
-        };
-        let powers = (2..=order)
+        powers.products = (2..=order)
             .map(|m| {
-                let (base, planes) = &levels[m - 2];
+                let (base, planes) = &powers.levels[m - 2];
                 let mut table = Table::default();
-                let lower = if m == 2 { &steps } else { &levels[m - 3].1 };
+                let lower = if m == 2 {
+                    &steps
+                } else {
+                    &powers.levels[m - 3].1
+                };
                 for (place, plane) in planes.iter().enumerate() {
                     let pairs: Vec<(usize, usize)> = factor_pairs(plane, &steps, lower)
                         .into_iter()
                         .filter_map(|(i, j)| {
-                            let left = argument_of(steps.get(i)?)?;
-                            Some((left, power_of(m - 1, lower.get(j)?)?))
+                            let left = powers.place(1, steps.get(i)?)?;
+                            Some((left, powers.place(m - 1, lower.get(j)?)?))
                         })
                         .collect();
                     if m == 2 {
@@ -1475,24 +1803,52 @@ impl Composition {
             })
             .filter(|(_, table)| !table.is_empty())
             .collect();
-        let sums = |planes: &Planes, coefficient: &dyn Fn(usize) -> usize| {
-            let mut table = Table::default();
-            for (place, plane) in planes.iter().enumerate().filter(|(_, p)| !p.is_value()) {
-                let pairs: Vec<(usize, usize)> = (1..=order)
-                    .filter_map(|m| Some((coefficient(m), power_of(m, plane)?)))
-                    .collect();
-                table.push(place, &[], &pairs);
-            }
-            table
+        powers
+    }
+
+    /// Where a plane of δ^m is.
+    fn place(&self, m: usize, plane: &Plane) -> Option<usize> {
+        let (base, planes) = match m {
+            1 if plane.is_value() => return None,
+            1 => &self.argument,
+            _ => &self.levels[m - 2],
         };
+        planes.position(plane).map(|i| base + i)
+    }
+
+    /// Σ_m coefficient(m)·δ^m on these planes, without the value.
+    fn sums(&self, planes: &Planes, coefficient: impl Fn(usize) -> usize) -> Table {
+        let mut table = Table::default();
+        for (place, plane) in planes.iter().enumerate().filter(|(_, p)| !p.is_value()) {
+            let pairs: Vec<(usize, usize)> = (1..=self.levels.len() + 1)
+                .filter_map(|m| Some((coefficient(m), self.place(m, plane)?)))
+                .collect();
+            table.push(place, &[], &pairs);
+        }
+        table
+    }
+}
+
+impl Composition {
+    /// v on the planes `own` and d on the planes `derivative`, from z on `argument`.
+    fn new(argument: &Planes, own: &Planes, derivative: &Planes) -> Self {
+        let wanted: Planes = own.iter().chain(derivative).cloned().collect();
+        let order = wanted.order();
+        let coefficients = match derivative.is_empty() {
+            true => order,
+            false => order.max(derivative.order() + 1),
+        };
+        let scaled = coefficients + 1;
+        let argument_place = scaled + derivative.order();
+        let powers = Powers::new(argument, &wanted, argument_place);
+        let steps: Planes = argument.iter().filter(|p| !p.is_value()).cloned().collect();
         Self {
             order: coefficients,
             scaled,
             derivative_order: derivative.order(),
             argument: argument_place,
-            powers,
-            value: sums(own, &|m| m),
-            derivative: sums(derivative, &|m| scaled + m - 1),
+            value: powers.sums(own, |m| m),
+            derivative: powers.sums(derivative, |m| scaled + m - 1),
             quadratic: (order <= 2).then(|| {
                 let mut quadratic = Quadratic::default();
                 for plane in wanted.iter().filter(|p| !p.is_value()) {
@@ -1512,7 +1868,76 @@ impl Composition {
                 quadratic
             }),
             value_place: own.position(&Plane::value()),
-            scratch: next,
+            scratch: powers.end,
+            powers: powers.products,
+        }
+    }
+}
+
+/// What a family makes: f⁽ᵏ⁾(z) on some planes.
+struct FamilyOutput {
+    /// The node whose value it is, if it is one.
+    member: Option<NodeId>,
+    order: usize,
+    buffer: BufferId,
+    planes: Planes,
+}
+
+/// Several derivatives f⁽ᵏ⁾(z) as sums of products of scratch planes: `c_0 … c_K`, then z,
+/// then the powers of δ = z − z_0, then for one k after the other `e_m = (m+k)!/m! c_{m+k}`.
+#[derive(Debug, Clone)]
+pub(crate) struct Family {
+    /// Taylor coefficients asked of the elemental: 0 to this order.
+    pub(crate) order: usize,
+    /// First place of z's planes.
+    pub(crate) argument: usize,
+    /// Each level of powers: the place of its first plane, and its products.
+    pub(crate) powers: Vec<(usize, Table)>,
+    /// One derivative after the other.
+    pub(crate) members: Vec<FamilyMember>,
+    /// First place of the `e_m`, m from 1.
+    pub(crate) scaled: usize,
+    /// Planes of scratch.
+    pub(crate) scratch: usize,
+}
+
+/// One derivative of a family.
+#[derive(Debug, Clone)]
+pub(crate) struct FamilyMember {
+    /// Place of the value.
+    pub(crate) value_place: Option<usize>,
+    /// `(m+k)!/m!` and the place of c_{m+k}, m from 0.
+    pub(crate) coefficients: Vec<(f64, usize)>,
+    /// The planes but the value.
+    pub(crate) planes: Table,
+}
+
+impl Family {
+    fn new(argument: &Planes, outputs: &[FamilyOutput]) -> Self {
+        let planes = || outputs.iter().flat_map(|output| output.planes.iter());
+        let wanted: Planes = planes().cloned().collect();
+        let orders = outputs.iter().map(|o| o.order + o.planes.order());
+        let coefficients = orders.max().unwrap_or(0);
+        let place = coefficients + 1;
+        let powers = Powers::new(argument, &wanted, place);
+        let scaled = powers.end;
+        let members = outputs
+            .iter()
+            .map(|output| FamilyMember {
+                value_place: output.planes.position(&Plane::value()),
+                coefficients: (output.order..=output.order + output.planes.order())
+                    .map(|n| (falling(n, output.order), n))
+                    .collect(),
+                planes: powers.sums(&output.planes, |m| scaled + m - 1),
+            })
+            .collect();
+        Self {
+            order: coefficients,
+            argument: place,
+            members,
+            scaled,
+            scratch: scaled + wanted.order(),
+            powers: powers.products,
         }
     }
 }

@@ -4,11 +4,9 @@
 use crate::elemental::Elemental;
 use crate::error::Error;
 use crate::plane::{Coordinate, MAX_COORDINATES};
-use crate::tape::{Held, Node, NodeId, Op, Source, Tape};
+use crate::tape::{Held, Node, NodeId, Nodes, Op, Source, Tape};
 use smallvec::{SmallVec, smallvec};
 use std::cell::RefCell;
-use std::collections::HashMap;
-use std::mem::Discriminant;
 use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -125,14 +123,10 @@ thread_local! {
     static RECORDER: RefCell<Option<Recorder>> = const { RefCell::new(None) };
 }
 
-type Ids = SmallVec<[NodeId; 2]>;
-
 struct Recorder {
     session: u32,
     owner: u64,
-    nodes: Vec<Node>,
-    /// Places of nodes by kind and inputs: equal ones are shared.
-    index: HashMap<(Discriminant<Op>, Ids), Ids>,
+    nodes: Nodes,
     columns: Vec<String>,
     /// Networks and coefficients that were recorded, with what they made.
     groups: Vec<(String, SmallVec<[NodeId; 1]>)>,
@@ -216,7 +210,7 @@ impl Equation {
             groups,
             ..
         } = recorder;
-        let tape = Tape::new(nodes, roots, names, columns);
+        let tape = Tape::new(nodes.into_list(), roots, names, columns);
         let held = tape.infer()?;
         for (group, made) in &groups {
             if made.iter().all(|&id| held[id].planes.is_empty()) {
@@ -233,6 +227,11 @@ impl Equation {
             owner: parameters.owner(),
             groups: groups.into_iter().map(|(group, _)| group).collect(),
         })
+    }
+
+    /// This equation on another tape, of the same residuals.
+    pub(crate) fn with_tape(&self, tape: Tape) -> Result<Self, Error> {
+        Self::from_tape(&self.name, tape, self.owner, self.groups.clone())
     }
 
     /// Its name.
@@ -310,8 +309,7 @@ fn run<R: Residuals>(
     let mut recorder = Recorder {
         session,
         owner,
-        nodes: Vec::new(),
-        index: HashMap::new(),
+        nodes: Nodes::default(),
         columns: Vec::new(),
         groups: Vec::new(),
         error: None,
@@ -355,23 +353,12 @@ impl Recorder {
                 at: source.to_string(),
             });
         }
-        let key = (std::mem::discriminant(&op), inputs);
-        let same = self.index.get(&key).and_then(|places| {
-            places
-                .iter()
-                .copied()
-                .find(|&id| self.nodes[id].op == op && self.nodes[id].rows == rows)
-        });
-        let id = same.unwrap_or_else(|| {
-            let id = self.nodes.len();
-            self.nodes.push(Node {
-                op,
-                inputs: key.1.clone(),
-                rows,
-                source,
-            });
-            self.index.entry(key).or_default().push(id);
-            id
+        let id = self.nodes.push(Node {
+            op,
+            inputs,
+            rows,
+            source,
+            graph: 1,
         });
         Field(Handle::Node {
             id: id as u32,

@@ -2,13 +2,13 @@
 //! chunk at a time; nothing of conditions, losses or threads.
 
 use crate::elemental::{self, Elemental};
-use crate::kernel::gemm::{Packed, SCRATCH, Start, multiply, outer, row_sums};
+use crate::kernel::gemm::{Packed, SCRATCH, Start, multiply, outer, outlined, row_sums};
 use crate::kernel::jet::{
     Mode, QuadraticAdjoint, Riccati, Table, axpy, bilinear, bilinear_guarded, copy, quadratic, sum,
 };
 use crate::kernel::simd::{InstructionSet, Isa, Kernel, on};
 use crate::plan::{
-    BufferId, ColumnSum, Composition, Layout, Plan, Root, Run, Step, Term, WeightKey, Zero,
+    BufferId, ColumnSum, Composition, Family, Layout, Plan, Root, Run, Step, Term, WeightKey, Zero,
 };
 use crate::real::Real;
 use std::ops::Range;
@@ -22,10 +22,16 @@ pub(crate) struct Aligned<T> {
 impl<T: Real> Aligned<T> {
     /// At least `len` numbers, kept if they are there already.
     pub(crate) fn reserve(&mut self, len: usize) {
-        let padded = len + 64 / size_of::<T>();
+        let padded = Self::padded(len);
         if self.numbers.len() < padded {
+            self.numbers.reserve_exact(padded - self.numbers.len());
             self.numbers.resize(padded, T::ZERO);
         }
+    }
+
+    /// Numbers that are allocated for `len` of them.
+    fn padded(len: usize) -> usize {
+        len + 64 / size_of::<T>()
     }
 
     pub(crate) fn as_mut(&mut self) -> &mut [T] {
@@ -47,6 +53,20 @@ pub(crate) struct Workspace<T> {
     elemental: elemental::Scratch,
 }
 
+impl<T: Real> Workspace<T> {
+    /// Makes room for the largest of several plans, at once.
+    pub(crate) fn reserve(&mut self, (arena, scratch): (usize, usize)) {
+        self.arena.reserve(arena);
+        self.scratch.reserve(SCRATCH.max(scratch));
+    }
+
+    /// Bytes that it allocates for these plans.
+    pub(crate) fn bytes((arena, scratch): (usize, usize)) -> usize {
+        let numbers = Aligned::<T>::padded(arena) + Aligned::<T>::padded(SCRATCH.max(scratch));
+        numbers * size_of::<T>() + elemental::Scratch::BYTES
+    }
+}
+
 /// The parameters as the replay reads them.
 #[derive(Debug, Default)]
 pub(crate) struct Weights<T> {
@@ -57,6 +77,12 @@ pub(crate) struct Weights<T> {
 }
 
 impl<T: Real> Weights<T> {
+    /// Bytes that it allocates.
+    pub(crate) fn bytes(parameters: usize, keys: &[WeightKey]) -> usize {
+        let packed: usize = keys.iter().map(|key| 2 * key.rows * key.columns).sum();
+        (parameters + packed) * size_of::<T>() + keys.len() * size_of::<(Packed<T>, Packed<T>)>()
+    }
+
     /// Takes over the parameters. Allocates the first time only.
     pub(crate) fn load(&mut self, theta: &[f64], keys: &[WeightKey]) {
         self.theta.clear();
@@ -183,6 +209,21 @@ impl<T: Real> Replay<'_, T> {
         start..start + buffer.rows * self.layout.stride[id]
     }
 
+    /// A source that may be missing, where nothing is read from it.
+    fn source(&self, id: Option<BufferId>) -> (Range<usize>, Rows) {
+        match id {
+            Some(id) => (self.range(id), self.rows(id)),
+            None => (
+                0..0,
+                Rows {
+                    stride: 0,
+                    len: 0,
+                    count: 0,
+                },
+            ),
+        }
+    }
+
     fn rows(&self, id: BufferId) -> Rows {
         Rows {
             stride: self.layout.stride[id],
@@ -282,33 +323,45 @@ fn forward_step<T: Real, S: Isa>(
         Step::Parameter { dst, index } => {
             arena[replay.range(*dst)][..lanes].fill(replay.weights.theta[*index]);
         }
-        Step::Compose {
-            v,
-            d,
-            z,
-            elemental,
-            program,
+        Step::Compose { .. } | Step::Family { .. } => {
+            elemental_step(simd, replay, step, arena, scratch, planes);
+        }
+        Step::Transposed {
+            dst,
+            src,
+            weight,
+            runs,
+            columns,
         } => {
-            // An absent buffer stands for no numbers, which are disjoint from any.
-            let range = |id: &Option<BufferId>| id.map_or(0..0, |id| replay.range(id));
-            let rows = |id: &Option<BufferId>| id.map(|id| replay.rows(id));
-            let v_rows = replay.rows(*v);
-            let [v, z_numbers, d_numbers] = parts(arena, [replay.range(*v), range(z), range(d)]);
+            let (dst_rows, (src, src_rows)) = (replay.rows(*dst), replay.source(*src));
+            let [z, a] = parts(arena, [replay.range(*dst), src]);
+            let key = replay.keys[*weight];
             on(
                 simd,
-                Compose {
-                    elemental,
-                    program,
+                Transposed {
+                    packed: &replay.weights.packed[*weight].1,
+                    weight: &replay.weights.theta[key.offset..][..key.rows * key.columns],
+                    runs,
+                    columns,
                     lanes,
-                    z: rows(z).map(|rows| (&*z_numbers, rows)),
-                    v,
-                    v_rows,
-                    d: rows(d).map(|rows| (d_numbers, rows)),
-                    scratch,
-                    planes,
+                    a,
+                    a_rows: src_rows,
+                    z,
+                    z_rows: dst_rows,
                 },
             );
         }
+        Step::Guard {
+            dst,
+            factor,
+            adjoint,
+        } => guard(
+            arena,
+            lanes,
+            (replay.range(*dst), replay.rows(*dst)),
+            (replay.range(*factor), replay.rows(*factor)),
+            (replay.range(*adjoint), replay.rows(*adjoint)),
+        ),
         Step::Affine {
             dst,
             src,
@@ -318,8 +371,8 @@ fn forward_step<T: Real, S: Isa>(
             runs,
             columns,
         } => {
-            let (dst_rows, src_rows) = (replay.rows(*dst), replay.rows(*src));
-            let [z, a] = parts(arena, [replay.range(*dst), replay.range(*src)]);
+            let (dst_rows, (src, src_rows)) = (replay.rows(*dst), replay.source(*src));
+            let [z, a] = parts(arena, [replay.range(*dst), src]);
             let key = replay.keys[*weight];
             let theta = &replay.weights.theta;
             on(
@@ -370,6 +423,90 @@ fn forward_step<T: Real, S: Isa>(
             }
         }
         _ => common_step(simd, replay, step, arena),
+    }
+}
+
+/// Compositions, which the reverse sweep may do again: functions of their own, so that there
+/// is one copy of each.
+#[inline(always)]
+fn elemental_step<T: Real, S: Isa>(
+    simd: S,
+    replay: &Replay<'_, T>,
+    step: &Step,
+    arena: &mut [T],
+    scratch: &mut [T],
+    planes: &mut elemental::Scratch,
+) {
+    let lanes = replay.layout.lanes;
+    match step {
+        Step::Compose {
+            v,
+            d,
+            z,
+            elemental,
+            program,
+        } => {
+            // An absent buffer stands for no numbers, which are disjoint from any.
+            let range = |id: &Option<BufferId>| id.map_or(0..0, |id| replay.range(id));
+            let rows = |id: &Option<BufferId>| id.map(|id| replay.rows(id));
+            let v_rows = replay.rows(*v);
+            let [v, z_numbers, d_numbers] = parts(arena, [replay.range(*v), range(z), range(d)]);
+            outlined(
+                simd,
+                Compose {
+                    elemental,
+                    program,
+                    lanes,
+                    z: rows(z).map(|rows| (&*z_numbers, rows)),
+                    v,
+                    v_rows,
+                    d: rows(d).map(|rows| (d_numbers, rows)),
+                    scratch,
+                    planes,
+                },
+            );
+        }
+        Step::Family {
+            outputs,
+            z,
+            elemental,
+            program,
+        } => outlined(
+            simd,
+            Members {
+                replay,
+                elemental,
+                program,
+                outputs,
+                z: *z,
+                arena,
+                scratch,
+                planes,
+            },
+        ),
+        _ => unreachable!("a step of another kind"),
+    }
+}
+
+/// 0 in lanes where all planes of an adjoint are 0 and one of its factor is not finite.
+fn guard<T: Real>(
+    arena: &mut [T],
+    lanes: usize,
+    (dst, dst_rows): (Range<usize>, Rows),
+    (factor, factor_rows): (Range<usize>, Rows),
+    (adjoint, adjoint_rows): (Range<usize>, Rows),
+) {
+    for row in 0..dst_rows.count {
+        for lane in 0..lanes {
+            let at = |range: &Range<usize>, rows: Rows| {
+                let row = rows.of(&arena[range.clone()], row);
+                row.iter().skip(lane).step_by(lanes)
+            };
+            let idle = at(&adjoint, adjoint_rows).all(|x| *x == T::ZERO);
+            let finite = at(&factor, factor_rows).all(|x| x.is_finite());
+            let keep = if idle && !finite { T::ZERO } else { T::ONE };
+            dst_rows.of_mut(&mut arena[dst.clone()], row)[lane] = keep;
+        }
     }
 }
 
@@ -677,6 +814,110 @@ impl<T: Real> Kernel for ComposeAdjoint<'_, T> {
     }
 }
 
+struct Members<'a, 'r, T> {
+    replay: &'a Replay<'r, T>,
+    elemental: &'a Elemental,
+    program: &'a Family,
+    outputs: &'a [BufferId],
+    z: BufferId,
+    arena: &'a mut [T],
+    scratch: &'a mut [T],
+    planes: &'a mut elemental::Scratch,
+}
+
+impl<T: Real> Kernel for Members<'_, '_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let Self {
+            replay,
+            program,
+            arena,
+            ..
+        } = self;
+        let lanes = replay.layout.lanes;
+        let scratch = &mut self.scratch[..program.scratch * lanes];
+        let z_rows = replay.rows(self.z);
+        for row in 0..z_rows.count {
+            // z's value comes first in its row.
+            let argument = program.argument * lanes;
+            let z = z_rows.of(&arena[replay.range(self.z)], row);
+            scratch[argument..argument + z.len()].copy_from_slice(z);
+            let (c, z) = scratch.split_at_mut(argument);
+            let (c, z) = (&mut c[..(program.order + 1) * lanes], &z[..lanes]);
+            if S::FMA {
+                self.elemental
+                    .coefficients::<T, true>(z, program.order, c, self.planes);
+            } else {
+                self.elemental
+                    .coefficients::<T, false>(z, program.order, c, self.planes);
+            }
+            for (place, table) in &program.powers {
+                let (lower, upper) = scratch.split_at_mut(place * lanes);
+                bilinear(simd, table, lower, lower, upper, lanes, Mode::Overwrite);
+            }
+            for (member, &output) in program.members.iter().zip(self.outputs) {
+                let rows = replay.rows(output);
+                let out = rows.of_mut(&mut arena[replay.range(output)], row);
+                let (c, rest) = scratch.split_at_mut(program.scaled * lanes);
+                for (m, &(factor, place)) in member.coefficients.iter().enumerate() {
+                    let to = match (m, member.value_place) {
+                        (0, Some(place)) => &mut out[place * lanes..][..lanes],
+                        (0, None) => continue,
+                        _ => &mut rest[(m - 1) * lanes..][..lanes],
+                    };
+                    let from = &c[place * lanes..][..lanes];
+                    axpy(T::from_f64(factor), from, to, Mode::Overwrite);
+                }
+                let table = &member.planes;
+                bilinear(simd, table, scratch, scratch, out, lanes, Mode::Overwrite);
+            }
+        }
+    }
+}
+
+struct Transposed<'a, T> {
+    packed: &'a Packed<T>,
+    weight: &'a [T],
+    runs: &'a [Run],
+    columns: &'a [ColumnSum],
+    lanes: usize,
+    a: &'a [T],
+    a_rows: Rows,
+    z: &'a mut [T],
+    z_rows: Rows,
+}
+
+impl<T: Real> Kernel for Transposed<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let Self { lanes, .. } = self;
+        for run in self.runs {
+            multiply(
+                simd,
+                self.packed,
+                &self.a[run.src * lanes..],
+                self.a_rows.stride,
+                &mut self.z[run.dst * lanes..],
+                self.z_rows.stride,
+                run.len * lanes,
+                Start::Zero,
+            );
+        }
+        for row in 0..self.z_rows.count {
+            let z = self.z_rows.of_mut(self.z, row);
+            for ColumnSum { place, parts } in self.columns {
+                let mut sum = T::ZERO;
+                for &(column, factor) in parts {
+                    sum += self.weight[column * self.z_rows.count + row] * T::from_f64(factor);
+                }
+                z[place * lanes..][..lanes].fill(sum);
+            }
+        }
+    }
+}
+
 struct Affine<'a, T> {
     packed: &'a Packed<T>,
     weight: &'a [T],
@@ -698,12 +939,11 @@ impl<T: Real> Kernel for Affine<'_, T> {
         let Self { lanes, .. } = self;
         let mut biased = false;
         for run in self.runs {
-            let start = match (self.bias, self.value) {
-                (Some(bias), Some(place)) if place == run.dst => {
-                    biased = true;
-                    Start::Bias { bias, cols: lanes }
-                }
-                _ => Start::Zero,
+            let value = self.value == Some(run.dst);
+            biased |= value;
+            let start = match self.bias.filter(|_| value) {
+                Some(bias) => Start::Bias { bias, cols: lanes },
+                None => Start::Zero,
             };
             multiply(
                 simd,
@@ -716,7 +956,8 @@ impl<T: Real> Kernel for Affine<'_, T> {
                 start,
             );
         }
-        let inputs = self.a_rows.count;
+        biased |= self.columns.iter().any(|sum| self.value == Some(sum.place));
+        let inputs = self.weight.len() / self.z_rows.count.max(1);
         for row in 0..self.z_rows.count {
             let z = self.z_rows.of_mut(self.z, row);
             if let (false, Some(place)) = (biased, self.value) {
@@ -725,7 +966,8 @@ impl<T: Real> Kernel for Affine<'_, T> {
             }
             let weight = &self.weight[row * inputs..][..inputs];
             for ColumnSum { place, parts } in self.columns {
-                let mut sum = T::ZERO;
+                let bias = self.bias.filter(|_| self.value == Some(*place));
+                let mut sum = bias.map_or(T::ZERO, |bias| bias[row]);
                 for &(column, factor) in parts {
                     sum += weight[column] * T::from_f64(factor);
                 }
@@ -752,8 +994,14 @@ impl<T: Real> Kernel for Reverse<'_, T> {
         } = self;
         let arena = workspace.arena.as_mut();
         let scratch = workspace.scratch.as_mut();
+        let elemental = &mut workspace.elemental;
         for (index, step) in replay.plan.reverse.iter().enumerate() {
-            reverse_step(simd, &replay, index, step, arena, scratch, &mut sink);
+            match step {
+                Step::Compose { .. } | Step::Family { .. } => {
+                    elemental_step(simd, &replay, step, arena, scratch, elemental);
+                }
+                _ => reverse_step(simd, &replay, index, step, arena, scratch, &mut sink),
+            }
         }
     }
 }
@@ -800,8 +1048,8 @@ fn reverse_step<T: Real, S: Isa>(
                     },
                 );
             }
-            let (zbar_rows, src_rows) = (replay.rows(*zbar), replay.rows(*src));
-            let [z, a] = parts(arena, [replay.range(*zbar), replay.range(*src)]);
+            let (zbar_rows, (src, src_rows)) = (replay.rows(*zbar), replay.source(*src));
+            let [z, a] = parts(arena, [replay.range(*zbar), src]);
             if *guarded {
                 scrub(z, zbar_rows, a, src_rows, lanes);
             }
@@ -859,6 +1107,55 @@ fn reverse_step<T: Real, S: Isa>(
                     adjoint: adjoint.map(|id| (&*numbers, replay.rows(id))),
                     dst: dst_numbers,
                     dst_rows: replay.rows(*dst),
+                    scratch,
+                },
+            );
+        }
+        Step::TransposedAdjoint {
+            zbar,
+            src,
+            abar,
+            weight,
+            runs,
+            columns,
+            guarded,
+        } => {
+            if let Some((dst, mode, zeros)) = abar {
+                let (dst_rows, zbar_rows) = (replay.rows(*dst), replay.rows(*zbar));
+                zero(&mut arena[replay.range(*dst)], dst_rows, lanes, zeros);
+                let [a, z] = parts(arena, [replay.range(*dst), replay.range(*zbar)]);
+                on(
+                    simd,
+                    InputAdjoint {
+                        packed: &replay.weights.packed[*weight].0,
+                        mode: *mode,
+                        runs,
+                        lanes,
+                        zbar: z,
+                        zbar_rows,
+                        abar: a,
+                        abar_rows: dst_rows,
+                    },
+                );
+            }
+            let (zbar_rows, (src, src_rows)) = (replay.rows(*zbar), replay.source(*src));
+            let [z, a] = parts(arena, [replay.range(*zbar), src]);
+            if *guarded {
+                scrub(z, zbar_rows, a, src_rows, lanes);
+            }
+            on(
+                simd,
+                TransposedWeightAdjoint {
+                    index,
+                    key: replay.keys[*weight],
+                    runs,
+                    columns,
+                    lanes,
+                    zbar: z,
+                    zbar_rows,
+                    a,
+                    a_rows: src_rows,
+                    sink,
                     scratch,
                 },
             );
@@ -1115,5 +1412,79 @@ fn row_of_products<T: Real, S: Isa>(
         }
         out.copy_from_slice(&sums[..out.len()]);
         start += len;
+    }
+}
+
+/// W̄ of Wᵀ·a: rows of a and of z̄ change places.
+struct TransposedWeightAdjoint<'a, 's, T> {
+    /// Of the step.
+    index: usize,
+    key: WeightKey,
+    runs: &'a [Run],
+    columns: &'a [ColumnSum],
+    lanes: usize,
+    zbar: &'a [T],
+    zbar_rows: Rows,
+    a: &'a [T],
+    a_rows: Rows,
+    sink: &'a mut Sink<'s, T>,
+    scratch: &'a mut [T],
+}
+
+impl<T: Real> Kernel for TransposedWeightAdjoint<'_, '_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Isa>(self, simd: S) {
+        let Self { key, lanes, .. } = self;
+        match self.sink {
+            Sink::Gradient(gradient) => {
+                let gradient = &mut gradient[key.offset..][..key.rows * key.columns];
+                for run in self.runs {
+                    outer(
+                        simd,
+                        &self.a[run.src * lanes..],
+                        self.a_rows.stride,
+                        key.rows,
+                        &self.zbar[run.dst * lanes..],
+                        self.zbar_rows.stride,
+                        key.columns,
+                        run.len * lanes,
+                        gradient,
+                        self.scratch,
+                    );
+                }
+                for ColumnSum { place, parts } in self.columns {
+                    for column in 0..key.columns {
+                        let zbar = self.zbar_rows.of(self.zbar, column);
+                        let total = sum(simd, &zbar[place * lanes..][..lanes]);
+                        for &(row, factor) in parts {
+                            gradient[row * key.columns + column] += T::from_f64(factor) * total;
+                        }
+                    }
+                }
+            }
+            Sink::Rows { rows, first } => {
+                let first = first[self.index];
+                for column in 0..key.columns {
+                    let zbar = self.zbar_rows.of(self.zbar, column);
+                    let at = |row: usize| (key.offset + row * key.columns + column) * lanes;
+                    for row in 0..key.rows {
+                        let a = self.a_rows.of(self.a, row);
+                        let out = &mut rows[at(row)..at(row) + lanes];
+                        row_of_products(simd, self.runs, zbar, a, out, first);
+                    }
+                    for ColumnSum { place, parts } in self.columns {
+                        for &(row, factor) in parts {
+                            axpy(
+                                T::from_f64(factor),
+                                &zbar[place * lanes..][..lanes],
+                                &mut rows[at(row)..at(row) + lanes],
+                                Mode::Accumulate,
+                            );
+                        }
+                    }
+                }
+            }
+        }
     }
 }

@@ -4,9 +4,11 @@
 use crate::elemental::{Elemental, Smoothness};
 use crate::error::Error;
 use crate::plane::{Coordinate, MAX_ORDER, MAX_PLANES, Plane, Planes, factor_pairs, generated};
-use smallvec::SmallVec;
-use std::collections::BTreeSet;
+use smallvec::{SmallVec, smallvec};
+use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write as _;
+use std::mem::{Discriminant, discriminant};
+use std::ops::Deref;
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -57,6 +59,17 @@ pub enum Op {
         /// First entry of b.
         bias: Option<usize>,
     },
+    /// `Wᵀ·input`, with W as in [`Op::Affine`]: what it does to adjoints.
+    Transposed {
+        /// First entry of W.
+        weight: usize,
+    },
+    /// The sum of the rows of the input: what [`Op::Broadcast`] does to adjoints.
+    SumRows,
+    /// 0 where the second input, an adjoint, is 0 and the first is not finite; else 1. It
+    /// is the condition of a selection that keeps what a branch not taken makes out of
+    /// recorded adjoints, and has no derivative.
+    Guard,
     /// The input, with the reverse sweep cut off: a constant for every gradient in the
     /// parameters. Wrong on purpose where derivatives matter; it shows in every listing.
     Detach,
@@ -93,6 +106,9 @@ impl Op {
             Self::Product => "product".to_owned(),
             Self::Elemental(elemental) => elemental.name().to_string(),
             Self::Affine { .. } => "affine".to_owned(),
+            Self::Transposed { .. } => "transposed".to_owned(),
+            Self::SumRows => "sum of rows".to_owned(),
+            Self::Guard => "guard".to_owned(),
             Self::Detach => "detach".to_owned(),
             Self::Select { .. } => "select".to_owned(),
         }
@@ -108,8 +124,109 @@ pub struct Node {
     pub inputs: SmallVec<[NodeId; 2]>,
     /// Its rows: 1 for a scalar, the width for a layer.
     pub rows: usize,
-    /// Where it was recorded.
+    /// Where it was recorded, or what it is the adjoint of.
     pub source: Source,
+    /// 1 for what was recorded; in nested reverse mode 2 for the adjoints of the first
+    /// sweep and what reads them, 3 for those of a sweep through Graph 2, and so on.
+    pub graph: usize,
+}
+
+/// Nodes under construction: equal ones are shared.
+#[derive(Debug, Default)]
+pub(crate) struct Nodes {
+    list: Vec<Node>,
+    places: HashMap<Key, NodeId>,
+}
+
+/// A node but for its place in the source. Numbers are compared by their bits.
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Key {
+    op: Discriminant<Op>,
+    bits: SmallVec<[u64; 3]>,
+    elemental: Option<(Discriminant<Elemental>, usize)>,
+    inputs: SmallVec<[NodeId; 2]>,
+    rows: usize,
+}
+
+impl Key {
+    fn new(node: &Node) -> Self {
+        let mut elemental = None;
+        let bits = match &node.op {
+            Op::Coordinate(c) | Op::Derivative(c) => smallvec![u64::from(*c)],
+            Op::Data(index) | Op::Parameter(index) | Op::Row(index) => smallvec![*index as u64],
+            Op::Constant(value) => smallvec![value.to_bits()],
+            Op::Linear { factors, shift } => {
+                let numbers = factors.iter().chain([shift]);
+                numbers.map(|x| x.to_bits()).collect()
+            }
+            Op::Laplacian(set) => set.iter().map(|&c| u64::from(c)).collect(),
+            Op::Elemental(function) => {
+                let (family, order) = function.family();
+                elemental = Some((discriminant(family), order));
+                smallvec![family.bits()]
+            }
+            Op::Affine { weight, bias } => {
+                smallvec![*weight as u64, bias.map_or(u64::MAX, |bias| bias as u64)]
+            }
+            Op::Transposed { weight } => smallvec![*weight as u64],
+            Op::Select { or_equal } => smallvec![u64::from(*or_equal)],
+            Op::Stack | Op::Broadcast | Op::SumRows | Op::Product | Op::Detach | Op::Guard => {
+                SmallVec::new()
+            }
+        };
+        Self {
+            op: discriminant(&node.op),
+            bits,
+            elemental,
+            inputs: node.inputs.clone(),
+            rows: node.rows,
+        }
+    }
+}
+
+impl Nodes {
+    /// The place of a node: of one that is there already, if there is one.
+    pub(crate) fn push(&mut self, node: Node) -> NodeId {
+        *self.places.entry(Key::new(&node)).or_insert_with(|| {
+            self.list.push(node);
+            self.list.len() - 1
+        })
+    }
+
+    pub(crate) fn into_list(self) -> Vec<Node> {
+        self.list
+    }
+}
+
+impl Deref for Nodes {
+    type Target = [Node];
+    fn deref(&self) -> &[Node] {
+        &self.list
+    }
+}
+
+/// A reverse sweep that is recorded on a lowered tape.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sweep {
+    /// The value that is differentiated: its adjoint is 1.
+    pub output: NodeId,
+    /// The graph that the sweep adds to.
+    pub graph: usize,
+    /// The adjoints of what the value depends on, as far as somebody reads them, in the
+    /// order of the sweep.
+    pub adjoints: Vec<Adjoint>,
+}
+
+/// The adjoint of a node in a recorded sweep: `factor` times a node, or `factor` itself in
+/// each row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Adjoint {
+    /// Of which node.
+    pub of: NodeId,
+    /// Which node is it, but for the factor.
+    pub node: Option<NodeId>,
+    /// Times what.
+    pub factor: f64,
 }
 
 /// An equation as a flat list of nodes.
@@ -120,6 +237,8 @@ pub struct Tape {
     roots: Vec<NodeId>,
     coordinates: Vec<String>,
     columns: Vec<String>,
+    /// Recorded sweeps, on a lowered tape.
+    sweeps: Option<Vec<Sweep>>,
 }
 
 /// What the inferences found for one node.
@@ -132,6 +251,8 @@ pub struct Held {
     /// Its planes other than the value, row by row, where they are the same at each point
     /// (the node is affine in the coordinates and free of parameters).
     pub constant: Option<ConstantRows>,
+    /// Its value, row by row, where that is a number that the tape knows.
+    pub numbers: Option<Vec<f64>>,
 }
 
 /// For each row, planes with a value that is the same at each point.
@@ -156,6 +277,20 @@ impl Tape {
             roots,
             coordinates,
             columns,
+            sweeps: None,
+        }
+    }
+
+    /// This equation with other nodes, derivatives being adjoints of recorded sweeps.
+    pub(crate) fn rewritten(
+        &self,
+        nodes: Vec<Node>,
+        roots: Vec<NodeId>,
+        sweeps: Vec<Sweep>,
+    ) -> Self {
+        Self {
+            sweeps: Some(sweeps),
+            ..Self::new(nodes, roots, self.coordinates.clone(), self.columns.clone())
         }
     }
 
@@ -179,6 +314,11 @@ impl Tape {
         &self.columns
     }
 
+    /// The recorded sweeps of a lowered tape, inner ones first.
+    pub fn sweeps(&self) -> &[Sweep] {
+        self.sweeps.as_deref().unwrap_or_default()
+    }
+
     /// Which planes each node holds.
     ///
     /// # Errors
@@ -186,7 +326,11 @@ impl Tape {
     /// are not smooth enough; derivatives that are zero everywhere; coordinates that no
     /// residual depends on.
     pub fn infer(&self) -> Result<Vec<Held>, Error> {
-        self.check_derivatives()?;
+        // What was lowered has been checked when it was recorded, and may have lost a
+        // coordinate since: that of t in ∂/∂t (t·u(x)).
+        if self.sweeps.is_none() {
+            self.check_derivatives()?;
+        }
         let mut expanded = BTreeSet::new();
         // A Laplacian beside all its own second derivatives is their sum: no plane for it.
         let demand = loop {
@@ -213,17 +357,22 @@ impl Tape {
         let support = self.support(&demand, &expanded);
         self.check_smoothness(&support)?;
         let constant = self.constant_planes();
-        let live = self.live(&support, &expanded, &constant);
+        let numbers = self.numbers();
+        let live = self.live(&support, &expanded, &constant, &numbers);
         let active = self.active();
-        self.check_coordinates(&live, &constant)?;
+        if self.sweeps.is_none() {
+            self.check_coordinates(&live, &constant)?;
+        }
         Ok(live
             .into_iter()
             .zip(active)
             .zip(constant)
-            .map(|((planes, active), constant)| Held {
+            .zip(numbers)
+            .map(|(((planes, active), constant), numbers)| Held {
                 planes: planes.into_iter().collect(),
                 active,
                 constant,
+                numbers,
             })
             .collect())
     }
@@ -247,8 +396,10 @@ impl Tape {
                 | Op::Stack
                 | Op::Row(_)
                 | Op::Broadcast
+                | Op::SumRows
                 | Op::Detach
-                | Op::Affine { .. } => {
+                | Op::Affine { .. }
+                | Op::Transposed { .. } => {
                     for &input in &node.inputs {
                         // Of a coordinate only what it can hold: there may be thousands.
                         let first = match self.nodes[input].op {
@@ -280,6 +431,11 @@ impl Tape {
                         demand[node.inputs[0]].insert(Plane::value());
                     }
                     for &input in &node.inputs[1..] {
+                        demand[input].extend(wanted.iter().cloned());
+                    }
+                }
+                Op::Guard => {
+                    for &input in &node.inputs {
                         demand[input].extend(wanted.iter().cloned());
                     }
                 }
@@ -347,6 +503,8 @@ impl Tape {
             };
             let planes = match &node.op {
                 Op::Coordinate(c) => kept(&|p| p.is_value() || *p == Plane::first(*c)),
+                // Zero is not stored: rows of adjoints that nothing flows into are many.
+                Op::Constant(number) if number.to_bits() == 0 => Planes::default(),
                 Op::Data(_) | Op::Constant(_) | Op::Parameter(_) => kept(&|p| *p == value),
                 Op::Linear { shift, .. } => kept(&|p| {
                     (p.is_value() && *shift != 0.0)
@@ -356,7 +514,10 @@ impl Tape {
                     kept(&|p| (p.is_value() && bias.is_some()) || input(0).contains(p))
                 }
                 Op::Stack => kept(&|p| (0..node.inputs.len()).any(|i| input(i).contains(p))),
-                Op::Row(_) | Op::Broadcast | Op::Detach => kept(&|p| input(0).contains(p)),
+                Op::Row(_) | Op::Broadcast | Op::SumRows | Op::Detach | Op::Transposed { .. } => {
+                    kept(&|p| input(0).contains(p))
+                }
+                Op::Guard => kept(&Plane::is_value),
                 Op::Derivative(_) | Op::Laplacian(_) => kept(&|p| {
                     plane_sources(&node.op, p, expanded)
                         .iter()
@@ -377,6 +538,7 @@ impl Tape {
         support: &[Planes],
         expanded: &BTreeSet<Arc<[Coordinate]>>,
         constant: &[Option<ConstantRows>],
+        numbers: &[Option<Vec<f64>>],
     ) -> Vec<BTreeSet<Plane>> {
         let mut live: Vec<BTreeSet<Plane>> = vec![BTreeSet::new(); self.nodes.len()];
         for &root in &self.roots {
@@ -390,19 +552,28 @@ impl Tape {
             };
             match &node.op {
                 Op::Coordinate(_) | Op::Data(_) | Op::Constant(_) | Op::Parameter(_) => {}
-                Op::Linear { .. } | Op::Stack | Op::Row(_) | Op::Broadcast | Op::Detach => {
+                Op::Linear { .. }
+                | Op::Stack
+                | Op::Row(_)
+                | Op::Broadcast
+                | Op::SumRows
+                | Op::Detach
+                | Op::Guard => {
                     for &input in &node.inputs {
                         mark(input, &mut read.iter().cloned());
                     }
                 }
                 // The planes of an affine map of the coordinates are columns of W: only the
-                // value has to be multiplied out, and it is read by the gradient of W.
-                Op::Affine { .. } if constant[node.inputs[0]].is_some() => {
-                    if !read.is_empty() {
+                // value has to be multiplied out, and it is read by the gradient of W. If it
+                // is a number, as in the seed of a recorded sweep, not even that.
+                Op::Affine { .. } | Op::Transposed { .. } if constant[node.inputs[0]].is_some() => {
+                    if !read.is_empty() && numbers[node.inputs[0]].is_none() {
                         mark(node.inputs[0], &mut std::iter::once(Plane::value()));
                     }
                 }
-                Op::Affine { .. } => mark(node.inputs[0], &mut read.iter().cloned()),
+                Op::Affine { .. } | Op::Transposed { .. } => {
+                    mark(node.inputs[0], &mut read.iter().cloned());
+                }
                 Op::Derivative(_) | Op::Laplacian(_) => mark(
                     node.inputs[0],
                     &mut read
@@ -500,15 +671,47 @@ impl Tape {
         all
     }
 
+    /// Values that the tape knows.
+    fn numbers(&self) -> Vec<Option<Vec<f64>>> {
+        let mut all: Vec<Option<Vec<f64>>> = Vec::with_capacity(self.nodes.len());
+        for node in &self.nodes {
+            let input = |place: usize| all[node.inputs[place]].as_ref();
+            let numbers = match &node.op {
+                Op::Constant(number) => Some(vec![*number]),
+                Op::Linear { factors, shift } => (|| {
+                    let mut sums = vec![*shift; node.rows];
+                    for (place, factor) in factors.iter().enumerate() {
+                        for (sum, number) in sums.iter_mut().zip(input(place)?) {
+                            *sum += factor * number;
+                        }
+                    }
+                    Some(sums)
+                })(),
+                Op::Stack => {
+                    let rows: Option<Vec<_>> = (0..node.inputs.len()).map(input).collect();
+                    rows.map(|rows| rows.into_iter().flatten().copied().collect())
+                }
+                Op::Row(row) => input(0).map(|numbers| vec![numbers[*row]]),
+                Op::Broadcast => input(0).map(|numbers| vec![numbers[0]; node.rows]),
+                _ => None,
+            };
+            all.push(numbers);
+        }
+        all
+    }
+
     /// Which nodes depend on a parameter.
     fn active(&self) -> Vec<bool> {
         let mut active = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
-            if node.op == Op::Detach {
+            if matches!(node.op, Op::Detach | Op::Guard) {
                 active.push(false);
                 continue;
             }
-            let own = matches!(node.op, Op::Parameter(_) | Op::Affine { .. });
+            let own = matches!(
+                node.op,
+                Op::Parameter(_) | Op::Affine { .. } | Op::Transposed { .. }
+            );
             // The condition of a selection is piecewise constant.
             let skip = usize::from(matches!(node.op, Op::Select { .. }));
             let any = own || node.inputs[skip..].iter().any(|&input| active[input]);
@@ -574,7 +777,8 @@ impl Tape {
         Ok(())
     }
 
-    /// A listing: one line a node, with rows and planes.
+    /// A listing: one line a node, with rows and planes; on a lowered tape also the graph
+    /// that it belongs to and what it is the adjoint of.
     pub fn listing(&self) -> Result<String, Error> {
         let held = self.infer()?;
         let mut text = String::new();
@@ -604,9 +808,23 @@ impl Tape {
             } else {
                 ""
             };
+            let graph = match (&self.sweeps, node.graph) {
+                (Some(_), graph) => format!("  graph {graph}"),
+                (None, _) => String::new(),
+            };
+            let adjoints: String = self
+                .sweeps()
+                .iter()
+                .flat_map(|sweep| sweep.adjoints.iter().map(|a| (sweep.output, a)))
+                .filter(|(_, adjoint)| adjoint.node == Some(id))
+                .map(|(output, a)| match a.factor {
+                    1.0 => format!("  ∂%{output}/∂%{}", a.of),
+                    factor => format!("  ∂%{output}/∂%{} / {factor}", a.of),
+                })
+                .collect();
             let _ = writeln!(
                 text,
-                "%{id} = {name} {}  rows {}  {{{}}}{root}",
+                "%{id} = {name} {}  rows {}  {{{}}}{graph}{adjoints}{root}",
                 inputs.join(" "),
                 node.rows,
                 planes.join(" "),

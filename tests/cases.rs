@@ -4,11 +4,11 @@
 
 mod common;
 
-use common::{assert_close, paper_network};
+use common::{assert_close, lowerings, paper_network};
 use dualtape::record::Residuals;
 use dualtape::{
-    Condition, Elemental, Engine, Equation, Error, Evaluation, Field, Options, Parameters, Points,
-    Precision, Problem, select, values,
+    Condition, Elemental, Engine, Equation, Error, Evaluation, Field, Lowering, Options,
+    Parameters, Points, Precision, Problem, select, values,
 };
 use std::f64::consts::PI;
 
@@ -21,7 +21,17 @@ fn evaluate<R: Residuals, const N: usize>(
 ) -> Vec<Vec<f64>> {
     let equation = Equation::record("expression", params, names, closure).expect("an equation");
     let points = Points::from_rows(rows).expect("points");
-    values(&equation, params, &points).expect("values")
+    let jets = values(&equation, params, &points).expect("values");
+    // Nested reverse mode, and all splits, say the same.
+    for lowering in lowerings(4) {
+        let lowered = equation.lowered(lowering).expect("a lowered equation");
+        let got = values(&lowered, params, &points).expect("values").concat();
+        for (got, want) in got.iter().zip(jets.iter().flatten()) {
+            let close = (got - want).abs() <= 1e-13 * want.abs().max(1.0);
+            assert!(got == want || close, "{lowering:?}: {got:e}, jets {want:e}");
+        }
+    }
+    jets
 }
 
 /// One condition at points.
@@ -188,8 +198,15 @@ fn c09_the_branch_not_taken_sends_nothing() {
             let f = select(x.above(0.0), inside * root, outside * a.field());
             f.d(x) + f
         });
-        let engine = Engine::new(&whole).expect("an engine");
-        engine.evaluate(params.values()).expect("finite")
+        let by = |lowering| {
+            let options = Options::default().lowering(lowering);
+            let engine = Engine::with(&whole, &options).expect("an engine");
+            engine.evaluate(params.values()).expect("finite")
+        };
+        let jets = by(Lowering::Jets);
+        let nested = by(Lowering::NestedReverse);
+        assert_close("nested", &nested.gradient, &jets.gradient, 1e-14);
+        jets
     };
     let mixed = at(&[[-1.0], [4.0], [-0.5]]);
     let positive = at(&[[4.0]]);

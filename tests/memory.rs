@@ -2,7 +2,8 @@
 //! turns.
 
 use dualtape::{
-    Condition, Elemental, Engine, Equation, Options, Parameters, Points, Precision, Problem,
+    Condition, Elemental, Engine, Equation, Error, Lowering, Options, Parameters, Points,
+    Precision, Problem,
 };
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -190,4 +191,130 @@ fn c19_memory_does_not_grow_with_the_number_of_points() {
             "{small} bytes for 10^4 points, {large} for 10^6 with {threads} threads"
         );
     }
+}
+
+/// Conditions with a residual of fourth order and one without derivatives.
+fn steep(n: usize) -> (Parameters, Problem) {
+    let mut params = Parameters::seeded(3);
+    let net = params
+        .mlp("u", &[2, 24, 24, 1], Elemental::Tanh)
+        .expect("a network");
+    let flow = Equation::record("flow", &params, ["t", "x"], |[t, x]| {
+        let [u] = net.at(&[t, x]);
+        let second = u.d(x).d(x);
+        u.d(t) + u * u.d(x) + second + second.d(x).d(x)
+    })
+    .expect("flow");
+    let start = Equation::record("start", &params, ["t", "x"], |[t, x]| {
+        net.at::<1>(&[t, x])[0] - x.sin()
+    })
+    .expect("start");
+    let list = |factor: f64| (0..n).map(|i| (i as f64 * factor).fract()).collect();
+    let points = Points::new(vec![list(0.754_877_666), list(0.569_840_291)]).expect("points");
+    let conditions = [
+        Condition::new(&flow, points.clone()),
+        Condition::new(&start, points),
+    ];
+    let whole = Problem::new(&params, conditions).expect("a problem");
+    (params, whole)
+}
+
+#[test]
+fn prediction_is_measurement() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let (params, whole) = steep(150);
+    let lowerings = [
+        Lowering::Jets,
+        Lowering::NestedReverse,
+        Lowering::Partial { inner: 1 },
+        Lowering::Partial { inner: 3 },
+        Lowering::Auto,
+    ];
+    for lowering in lowerings {
+        for recompute in [false, true] {
+            for precision in [Precision::Double, Precision::Single] {
+                // Chunks of the engine's choice, small ones, and the whole batch in one.
+                for chunk in [None, Some(16), Some(160)] {
+                    let mut options = Options::default()
+                        .threads(1)
+                        .lowering(lowering)
+                        .recompute(recompute)
+                        .precision(precision);
+                    options.chunk = chunk;
+                    let engine = Engine::with(&whole, &options).expect("an engine");
+                    let (measured, _) = own_growth(|| {
+                        engine.evaluate(params.values()).expect("an evaluation");
+                    });
+                    let ratio = engine.predicted_bytes() as f64 / measured as f64;
+                    assert!(
+                        (ratio - 1.0).abs() < 0.02,
+                        "{options:?}: {} bytes predicted, {measured} measured",
+                        engine.predicted_bytes()
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_budget_is_kept_or_the_lack_is_told() {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let (params, whole) = steep(2_000);
+    let free = Options::default().threads(1).lowering(Lowering::Auto);
+    let engine = Engine::with(&whole, &free).expect("an engine");
+    let want = engine.evaluate(params.values()).expect("an evaluation");
+    let mut bytes = engine.predicted_bytes();
+    let mut choices = Vec::new();
+    let needed = loop {
+        let options = free.clone().memory(bytes);
+        let engine = match Engine::with(&whole, &options) {
+            Ok(engine) => engine,
+            Err(Error::MemoryBudget { given, needed }) => {
+                assert_eq!(given, bytes);
+                break needed;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        assert!(engine.predicted_bytes() <= bytes);
+        let (measured, _) = own_growth(|| {
+            let got = engine.evaluate(params.values()).expect("an evaluation");
+            assert!((got.loss / want.loss - 1.0).abs() < 1e-13);
+        });
+        assert!(
+            measured as usize <= bytes + bytes / 50,
+            "{measured} of {bytes}"
+        );
+        let plan = engine.plans()[0];
+        choices.push((plan.lowering, plan.recompute, plan.chunk));
+        bytes = bytes * 4 / 5;
+    };
+    // Smaller chunks first, then recomputation; jets throughout.
+    assert!(choices.len() > 3, "{choices:?}");
+    assert!(
+        choices.iter().all(|choice| choice.0 == Lowering::Jets),
+        "{choices:?}"
+    );
+    assert!(
+        choices.windows(2).all(|pair| pair[1].2 <= pair[0].2),
+        "{choices:?}"
+    );
+    assert!(!choices[0].1, "{choices:?}");
+    assert!(needed > bytes, "{needed} needed, {bytes} given");
+    // That much is enough, and no less.
+    let with = |bytes| Engine::with(&whole, &free.clone().memory(bytes)).map(|_| ());
+    assert_eq!(with(needed), Ok(()));
+    assert!(matches!(
+        with(needed - 1),
+        Err(Error::MemoryBudget { needed: again, .. }) if again == needed
+    ));
+    // Threads that do not fit are left out, and the bits stay.
+    let few = Options::default().threads(4).memory(needed);
+    let one = Options::default().threads(1).memory(needed);
+    let evaluate = |options: &Options| {
+        let engine = Engine::with(&whole, options).expect("an engine");
+        assert!(engine.predicted_bytes() <= needed);
+        engine.evaluate(params.values()).expect("an evaluation")
+    };
+    assert_eq!(evaluate(&few), evaluate(&one));
 }

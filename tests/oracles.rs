@@ -2,9 +2,12 @@
 //! num-dual for the coordinates, central differences for the parameters, and the engine
 //! against itself by other routes.
 
+mod common;
+
+use common::lowerings;
 use dualtape::{
-    Architecture, Coefficient, Condition, Elemental, Engine, Equation, Field, InstructionSet, Mlp,
-    Options, Parameters, Points, Precision, Problem, data, select, values,
+    Architecture, Coefficient, Condition, Elemental, Engine, Equation, Field, InstructionSet,
+    Lowering, Mlp, Options, Parameters, Points, Precision, Problem, data, select, values,
 };
 use num_dual::{
     Dual, Dual2, Dual2_64, Dual3_64, Dual64, DualNum, HyperDual, HyperDual64, HyperHyperDual64,
@@ -445,6 +448,13 @@ impl Built {
         (0..self.points.len()).map(|n| self.points.point(n))
     }
 
+    /// The residuals by a way to derivatives: one list for each.
+    fn residuals(&self, lowering: Lowering) -> Vec<Vec<f64>> {
+        let engine = self.engine(Options::default().lowering(lowering));
+        let residuals = engine.residuals("random", self.params.values());
+        residuals.expect("residuals")
+    }
+
     fn problem(&self) -> Problem {
         let condition = Condition::new(&self.equation, self.points.clone()).weight(1.5);
         Problem::new(&self.params, [condition]).expect("a problem")
@@ -496,7 +506,8 @@ proptest! {
     #[test]
     fn derivatives_in_the_coordinates(case in case()) {
         let built = case.build();
-        let got = values(&built.equation, &built.params, &built.points).expect("values");
+        let ways = lowerings(3);
+        let got: Vec<Vec<Vec<f64>>> = ways.iter().map(|&way| built.residuals(way)).collect();
         for (n, x) in built.rows().enumerate() {
             for (i, residual) in case.residuals.iter().enumerate() {
                 let mut want = residual.oracle(&built, &x, built.y[n]);
@@ -510,12 +521,14 @@ proptest! {
                         want.value -= built.y[n];
                     }
                 }
-                let error = (got[i][n] - want.value).abs() / want.size.max(want.value.abs());
-                prop_assert!(
-                    error < 1e-12,
-                    "residual {} at {:?}: got {:e}, want {:e} ({:.1e})",
-                    i, x, got[i][n], want.value, error
-                );
+                for (way, got) in ways.iter().zip(&got) {
+                    let error = (got[i][n] - want.value).abs() / want.size.max(want.value.abs());
+                    prop_assert!(
+                        error < 1e-12,
+                        "residual {} at {:?} by {:?}: got {:e}, want {:e} ({:.1e})",
+                        i, x, way, got[i][n], want.value, error
+                    );
+                }
             }
         }
     }
@@ -527,9 +540,9 @@ proptest! {
     /// (b) The error of central differences falls by four or more when the step halves, down to
     /// the floor of rounding.
     #[test]
-    fn gradient_against_central_differences(case in case()) {
+    fn gradient_against_central_differences(case in case(), way in 0..5_usize) {
         let built = case.build();
-        let engine = built.engine(Options::default());
+        let engine = built.engine(Options::default().lowering(lowerings(3)[way]));
         let theta = built.params.values();
         let evaluation = engine.evaluate(theta).expect("an evaluation");
         prop_assert_eq!(engine.loss(theta), Ok(evaluation.loss));
@@ -568,10 +581,11 @@ proptest! {
 
     /// (c) Rows: Σ r² is the loss, 2 Jᵀr its gradient.
     #[test]
-    fn rows_give_loss_and_gradient(case in case()) {
+    fn rows_give_loss_and_gradient(case in case(), way in 0..5_usize) {
         let built = case.build();
         for precision in [Precision::Double, Precision::Single] {
-            let engine = built.engine(Options::default().precision(precision).chunk(16));
+            let options = Options::default().precision(precision).chunk(16);
+            let engine = built.engine(options.lowering(lowerings(3)[way]));
             let tolerance = if precision == Precision::Double { 1e-13 } else { 1e-5 };
             let theta = built.params.values();
             let evaluation = engine.evaluate(theta).expect("an evaluation");
@@ -603,12 +617,13 @@ proptest! {
 
     /// (d) Single precision agrees with double.
     #[test]
-    fn single_precision(case in case()) {
+    fn single_precision(case in case(), way in 0..5_usize) {
         let built = case.build();
         let double = built.engine(Options::default());
         let theta = built.params.values();
         let want = double.evaluate(theta).expect("an evaluation");
-        let single = built.engine(Options::default().precision(Precision::Single));
+        let options = Options::default().precision(Precision::Single);
+        let single = built.engine(options.lowering(lowerings(3)[way]));
         let got = single.evaluate(theta).expect("an evaluation");
         // Residuals first: relative to what they are made of.
         let residuals = [&double, &single].map(|engine| {
@@ -645,6 +660,29 @@ proptest! {
                 let error = difference(&got.gradient, &want.gradient, size);
                 prop_assert!(error < 1e-12, "gradient, {} {}: {:e}", set.name(), chunk, error);
             }
+        }
+    }
+
+    /// Every way to derivatives gives the gradient of jets, and recomputation its bits.
+    #[test]
+    fn every_way_to_derivatives(case in case()) {
+        let built = case.build();
+        let theta = built.params.values();
+        let jets = built.engine(Options::default());
+        let want = jets.evaluate(theta).expect("an evaluation");
+        let size = gradient_size(&jets, &built.params);
+        for way in lowerings(3) {
+            let options = Options::default().lowering(way);
+            let got = built.engine(options.clone()).evaluate(theta).expect("an evaluation");
+            let error = difference(&got.gradient, &want.gradient, size);
+            prop_assert!(error < 1e-12, "gradient by {:?}: {:e}", way, error);
+            // What is fastest may be another way with recomputation.
+            if way == Lowering::Auto {
+                continue;
+            }
+            let again = built.engine(options.recompute(true)).evaluate(theta).expect("the same");
+            let bits = |g: &[f64]| g.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            prop_assert_eq!(bits(&again.gradient), bits(&got.gradient), "{:?}", way);
         }
     }
 

@@ -90,6 +90,11 @@ pub(crate) struct Scratch {
     pub(super) single: Box<[[f32; CHUNK]; PLANES]>,
 }
 
+impl Scratch {
+    /// Bytes that it allocates.
+    pub(crate) const BYTES: usize = PLANES * CHUNK * (size_of::<f64>() + size_of::<f32>());
+}
+
 impl Default for Scratch {
     fn default() -> Self {
         Self {

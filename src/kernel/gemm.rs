@@ -9,7 +9,7 @@ use std::ops::Range;
 
 /// Rows of W in a block, at most: the sums of 6 rows by 4 vectors (by 2) leave room
 /// for the operands among 32 (16) registers.
-const TALL: usize = 6;
+pub(crate) const TALL: usize = 6;
 /// Rows of A in one pass, at most, so that a strip of them stays in L1.
 const DEEP: usize = 192;
 /// Bytes of a row of Zbar in one reduction, at most, so that a block of rows stays in L1.
@@ -145,7 +145,7 @@ fn extent(rows: usize, stride: usize, cols: usize) -> usize {
 /// for itself. The function that is never inlined lacks the instructions of `S`, so
 /// `vectorize` cannot merge with it.
 #[inline(never)]
-fn outlined<S: Isa, K: Kernel>(simd: S, kernel: K) -> K::Output {
+pub(crate) fn outlined<S: Isa, K: Kernel>(simd: S, kernel: K) -> K::Output {
     struct On<S, K>(S, K);
     impl<S: Isa, K: Kernel> pulp::WithSimd for On<S, K> {
         type Output = K::Output;

@@ -55,6 +55,11 @@ impl Table {
         self.pairs.len()
     }
 
+    /// Planes that are made.
+    pub(crate) fn outputs(&self) -> usize {
+        self.outputs.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.outputs.is_empty()
     }

@@ -78,6 +78,7 @@ impl Expression {
                             at: node.source.to_string(),
                         });
                     }
+                    Op::Elemental(Elemental::Derivative(_)) => return Err(lowered(node)),
                     Op::Elemental(elemental) => SavedOp::Elemental(elemental.name().into_owned()),
                     Op::Affine { weight, bias } => SavedOp::Affine {
                         weight: *weight,
@@ -87,6 +88,7 @@ impl Expression {
                     Op::Select { or_equal } => SavedOp::Select {
                         or_equal: *or_equal,
                     },
+                    Op::Transposed { .. } | Op::SumRows | Op::Guard => return Err(lowered(node)),
                 },
                 inputs: node.inputs.to_vec(),
                 rows: node.rows,
@@ -222,7 +224,16 @@ impl Expression {
             inputs: SmallVec::from_slice(&node.inputs),
             rows: node.rows,
             source,
+            graph: 1,
         })
+    }
+}
+
+fn lowered(node: &Node) -> Error {
+    Error::NotRecordable {
+        what: format!("`{}`, an adjoint of nested reverse mode,", node.op.name()),
+        instead: "save the equation as it was recorded, and lower it after loading".to_owned(),
+        at: node.source.to_string(),
     }
 }
 
@@ -248,6 +259,7 @@ pub(super) fn differentiated(equation: &Equation, orders: &[&[&str]]) -> Result<
                     inputs: SmallVec::from_slice(&[last]),
                     rows: 1,
                     source,
+                    graph: 1,
                 });
                 last = nodes.len() - 1;
             }

@@ -3,7 +3,8 @@
 use super::*;
 use crate::kernel::jet::bilinear;
 use crate::plane::MultiIndex;
-use crate::{Elemental, Equation, Parameters};
+use crate::tape::Node;
+use crate::{Elemental, Equation, Field, Parameters};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -275,7 +276,7 @@ fn apply(step: &Step, src: &BTreeMap<BufferId, Vec<Vec<f64>>>, out: &mut [Vec<f6
 }
 
 /// ⟨Lx, ȳ⟩ = ⟨x, Lᵀȳ⟩ in whole numbers, for the linear node that is the residual.
-fn dot_product_test(residual: impl Fn([crate::Field; 2], [crate::Field; 2]) -> crate::Field) {
+fn dot_product_test(residual: impl Fn([Field; 2], [Field; 2]) -> Field) {
     let mut params = Parameters::new();
     let net = params
         .mlp("u", &[2, 3, 2], Elemental::Tanh)
@@ -341,4 +342,264 @@ fn linear_maps_match_their_adjoints() {
     dot_product_test(|[u, v], _| 3.0 * u - v);
     dot_product_test(|[u, v], [t, x]| u.d(t) - 2.0 * v.d(x));
     dot_product_test(|[_, v], _| v);
+}
+
+/// An equation whose tape is given node by node, of what `touch` touches.
+fn equation(
+    params: &Parameters,
+    touch: impl Fn(Field) -> Field,
+    nodes: Vec<(Op, Vec<NodeId>, usize)>,
+) -> Equation {
+    let recorded = Equation::record("eq", params, ["x"], |[x]| touch(x)).expect("an equation");
+    let node = |(op, inputs, rows): (Op, Vec<NodeId>, usize)| Node {
+        op,
+        inputs: inputs.into(),
+        rows,
+        source: std::panic::Location::caller(),
+        graph: 1,
+    };
+    let nodes: Vec<Node> = nodes.into_iter().map(node).collect();
+    let roots = vec![nodes.len() - 1];
+    let tape = recorded.tape().rewritten(nodes, roots, Vec::new());
+    recorded.with_tape(tape).expect("an equation")
+}
+
+/// Value and gradient at some points, both as an energy and by rows; a value at the points.
+fn evaluate(params: &Parameters, equation: &Equation, x: &[f64]) -> (Vec<f64>, Vec<f64>) {
+    let points = crate::Points::new(vec![x.to_vec()]).expect("points");
+    let squares = crate::Condition::new(equation, points);
+    let engine = |condition: crate::Condition| {
+        let problem = crate::Problem::new(params, [condition]).expect("a problem");
+        crate::Engine::new(&problem).expect("an engine")
+    };
+    let theta = params.values();
+    let energy = engine(squares.clone().energy()).evaluate(theta);
+    let gradient = energy.expect("an evaluation").gradient;
+    let engine = engine(squares);
+    let mut sums = vec![0.0; theta.len()];
+    let scale = (x.len() as f64).sqrt();
+    engine
+        .rows("eq", theta, |rows| {
+            for (i, sum) in sums.iter_mut().enumerate() {
+                *sum += rows.parameter(i).iter().sum::<f64>() / scale;
+            }
+        })
+        .expect("rows");
+    for (sum, g) in sums.iter().zip(&gradient) {
+        assert!(
+            (sum - g).abs() <= 1e-14 * (1.0 + g.abs()),
+            "{sums:?}, {gradient:?}"
+        );
+    }
+    (
+        engine.residuals("eq", theta).expect("values").concat(),
+        gradient,
+    )
+}
+
+/// s = Σ_i a_i (Wᵀ(W [x, x²] + b))_i: the gradient of W by hand, with W (3 × 2).
+#[test]
+fn transposed_products_and_sums_of_rows() {
+    let mut params = Parameters::new();
+    let net = params.mlp("w", &[2, 3], Elemental::Tanh).expect("W");
+    let weights = [0.5, -1.0, 2.0, 0.25, -0.75, 1.5, 1.0, -2.0, 3.0];
+    params.set(&weights).expect("W");
+    let transposed = Op::Transposed { weight: 0 };
+    let affine = Op::Affine {
+        weight: 0,
+        bias: Some(6),
+    };
+    let square = Op::Elemental(Elemental::Powi(2));
+    let equation = equation(
+        &params,
+        |x| net.at::<3>(&[x, x])[0],
+        vec![
+            (Op::Coordinate(0), vec![], 1),
+            (square, vec![0], 1),
+            (Op::Stack, vec![0, 1], 2),
+            (affine, vec![2], 3),
+            (transposed, vec![3], 2),
+            (Op::SumRows, vec![4], 1),
+        ],
+    );
+    let points = [0.5, -2.0, 1.0, 3.0];
+    let (values, gradient) = evaluate(&params, &equation, &points);
+    let (w, b) = weights.split_at(6);
+    let mut want = [0.0; 9];
+    for (n, x) in points.into_iter().enumerate() {
+        let a = [x, x * x];
+        let y: Vec<f64> = (0..3)
+            .map(|i| w[2 * i] * a[0] + w[2 * i + 1] * a[1] + b[i])
+            .collect();
+        let sum: f64 = (0..6).map(|k| w[k] * y[k / 2]).sum();
+        assert!((values[n] - sum).abs() < 1e-13, "{} {sum}", values[n]);
+        for i in 0..3 {
+            let rows = w[2 * i] + w[2 * i + 1];
+            for (j, a) in a.iter().enumerate() {
+                want[2 * i + j] += (y[i] + rows * a) / 4.0;
+            }
+            want[6 + i] += rows / 4.0;
+        }
+    }
+    for (got, want) in gradient.iter().zip(want) {
+        assert!((got - want).abs() < 1e-13, "{gradient:?} {want:?}");
+    }
+}
+
+/// Numbers that the tape knows are columns of W: for W·[2, −1] + b and Wᵀ·[1, 0, 3].
+#[test]
+fn products_with_known_numbers() {
+    let mut params = Parameters::new();
+    let net = params.mlp("w", &[2, 3], Elemental::Tanh).expect("W");
+    let weights = [0.5, -1.0, 2.0, 0.25, -0.75, 1.5, 1.0, -2.0, 3.0];
+    params.set(&weights).expect("W");
+    let affine = Op::Affine {
+        weight: 0,
+        bias: Some(6),
+    };
+    let nodes = |transposed: bool| {
+        let mut nodes = vec![
+            (Op::Coordinate(0), vec![], 1),
+            (Op::Constant(2.0), vec![], 1),
+            (Op::Constant(-1.0), vec![], 1),
+            (Op::Constant(0.0), vec![], 1),
+        ];
+        if transposed {
+            let three = Op::Linear {
+                factors: smallvec::smallvec![1.0, -1.0],
+                shift: 0.0,
+            };
+            nodes.push((three, vec![1, 2], 1));
+            nodes.push((
+                Op::Linear {
+                    factors: smallvec::smallvec![-1.0],
+                    shift: 0.0,
+                },
+                vec![2],
+                1,
+            ));
+            nodes.push((Op::Stack, vec![5, 3, 4], 3));
+            nodes.push((Op::Transposed { weight: 0 }, vec![6], 2));
+        } else {
+            nodes.push((Op::Stack, vec![1, 2], 2));
+            nodes.push((affine.clone(), vec![4], 3));
+        }
+        let last = nodes.len() - 1;
+        nodes.push((Op::SumRows, vec![last], 1));
+        nodes.push((Op::Product, vec![0, last + 1], 1));
+        nodes
+    };
+    let x = [0.5, -2.0, 1.0];
+    let mean = x.iter().sum::<f64>() / 3.0;
+    let check = |transposed: bool, sum: f64, slopes: [f64; 9]| {
+        let touch = |x| net.at::<3>(&[x, x])[0];
+        let equation = equation(&params, touch, nodes(transposed));
+        let plan = Plan::new(
+            equation.tape(),
+            equation.held(),
+            &mut WeightTable::default(),
+            Sweep::Reverse,
+        );
+        assert_eq!(plan.flops, 0, "nothing is multiplied out");
+        let (values, gradient) = evaluate(&params, &equation, &x);
+        for (value, x) in values.iter().zip(x) {
+            assert!((value - sum * x).abs() < 1e-13, "{value}, {}", sum * x);
+        }
+        for (g, slope) in gradient.iter().zip(slopes) {
+            assert!((g - slope * mean).abs() < 1e-13, "{gradient:?}, {slopes:?}");
+        }
+    };
+    let rows: f64 = (0..3)
+        .map(|i| 2.0 * weights[2 * i] - weights[2 * i + 1])
+        .sum();
+    check(
+        false,
+        rows + 2.0,
+        [2.0, -1.0, 2.0, -1.0, 2.0, -1.0, 1.0, 1.0, 1.0],
+    );
+    let columns = weights[0] + weights[1] + 3.0 * (weights[4] + weights[5]);
+    check(true, columns, [1.0, 1.0, 0.0, 0.0, 3.0, 3.0, 0.0, 0.0, 0.0]);
+}
+
+/// A guard is 0 only where its factor is not finite and the adjoint is 0.
+#[test]
+fn guards() {
+    let params = Parameters::new();
+    let linear = |factor: f64, shift: f64| Op::Linear {
+        factors: smallvec::smallvec![factor],
+        shift,
+    };
+    // 1/x beside x − 2 and x: at 0, 2 and 1.
+    let guard = |adjoint: NodeId| {
+        equation(
+            &params,
+            |x| x,
+            vec![
+                (Op::Coordinate(0), vec![], 1),
+                (Op::Elemental(Elemental::Recip), vec![0], 1),
+                (linear(1.0, -2.0), vec![0], 1),
+                (Op::Guard, vec![1, adjoint], 1),
+            ],
+        )
+    };
+    let at = [0.0, 2.0, 1.0];
+    assert_eq!(evaluate(&params, &guard(2), &at).0, [1.0, 1.0, 1.0]);
+    assert_eq!(evaluate(&params, &guard(0), &at).0, [0.0, 1.0, 1.0]);
+}
+
+/// Several derivatives of a function at once are what each of them is alone.
+#[test]
+fn families() {
+    let mut params = Parameters::new();
+    let k = params.coefficient("k", 0.8).expect("k");
+    let of = |order: usize| {
+        let mut f = Elemental::Tanh;
+        for _ in 0..order {
+            let crate::elemental::Slope::Elemental(slope) = f.slope() else {
+                panic!("an elemental");
+            };
+            f = slope;
+        }
+        Op::Elemental(f)
+    };
+    let x = [0.4, -1.3, 25.0];
+    let together = |members: &[usize]| {
+        let mut nodes = vec![
+            (Op::Coordinate(0), vec![], 1),
+            (Op::Parameter(0), vec![], 1),
+            (Op::Product, vec![0, 1], 1),
+        ];
+        let mut sum = Vec::new();
+        for &order in members {
+            nodes.push((of(order), vec![2], 1));
+            sum.push(nodes.len() - 1);
+        }
+        nodes.push((
+            Op::Linear {
+                factors: sum.iter().map(|&id| id as f64).collect(),
+                shift: 0.0,
+            },
+            sum,
+            1,
+        ));
+        equation(&params, |x| k.field() * x, nodes)
+    };
+    let (values, gradient) = evaluate(&params, &together(&[0, 1, 2, 4]), &x);
+    let mut sums = ([0.0; 3], 0.0);
+    for (place, order) in [(3.0, 0), (4.0, 1), (5.0, 2), (6.0, 4)] {
+        let (own, slope) = evaluate(&params, &together(&[order]), &x);
+        for (n, own) in own.iter().enumerate() {
+            sums.0[n] += place / 3.0 * own;
+            let c = Elemental::Tanh
+                .taylor(0.8 * x[n], order)
+                .expect("coefficients");
+            let want = c[order] * (1..=order).map(|k| k as f64).product::<f64>();
+            assert!((own / 3.0 / want - 1.0).abs() < 1e-14, "order {order}");
+        }
+        sums.1 += place / 3.0 * slope[0];
+    }
+    for (got, want) in values.iter().zip(sums.0) {
+        assert!((got - want).abs() < 1e-14, "{got}, {want}");
+    }
+    assert!((gradient[0] - sums.1).abs() < 1e-14);
 }

@@ -1,7 +1,7 @@
 //! What the integration tests share: golden values, networks made from them, comparison.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
-use dualtape::{Architecture, Elemental, Mlp, Parameters};
+use dualtape::{Architecture, Elemental, Lowering, Mlp, Parameters};
 use serde_json::Value;
 
 /// A file of `tests/data`.
@@ -9,6 +9,13 @@ pub fn golden(file: &str) -> Value {
     let path = format!("{}/tests/data/{file}", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// Every way to derivatives of this order: jets, nested reverse, each split between them.
+pub fn lowerings(order: usize) -> Vec<Lowering> {
+    let partial = (1..order).map(|inner| Lowering::Partial { inner });
+    let all = [Lowering::Jets, Lowering::NestedReverse, Lowering::Auto];
+    all.into_iter().chain(partial).collect()
 }
 
 /// All numbers below a JSON value, in order.
