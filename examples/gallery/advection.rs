@@ -14,7 +14,7 @@ use std::f64::consts::TAU;
 const SPEED: f64 = 50.0;
 const INSIDE: usize = 2048;
 const SIDES: usize = 512;
-const GRID: [(f64, f64, usize); 2] = [(0.0, 1.0, 301), (0.0, TAU, 129)];
+const GRID: [(f64, f64, usize); 2] = [(0.0, 1.0, 301), (0.0, TAU, 65)];
 
 pub fn run(settings: &Settings) -> Result<Outcome, Error> {
     let mut params = Parameters::seeded(settings.seed);
