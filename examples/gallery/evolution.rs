@@ -159,12 +159,13 @@ impl Evolution {
             Ok::<Points, Error>(points)
         };
 
+        let count = settings.points(self.points);
         let mut sampler = Sampler::new(&[(0.0, 1.0), self.x], settings.seed)?;
         let mut u: Vec<f64> = places[..64].iter().map(|&x| (self.start)(x)).collect();
         let (mut seconds, mut steps, mut stop) = (0.0, 0, String::new());
         for window in 0..self.windows {
             let begin = window as f64 * span;
-            let mut draw = || columns(&initial, sampler.draw(Design::Sobol, self.points)?);
+            let mut draw = || columns(&initial, sampler.draw(Design::Sobol, count)?);
             let problem = Problem::new(&params, [Condition::new(&equation, draw()?)])?;
             let mut engine = Engine::with(&problem, &settings.options())?;
             let start = Instant::now();
@@ -198,6 +199,6 @@ impl Evolution {
 
         let error: Vec<f64> = u.iter().zip(&reference.truth).map(|(u, e)| u - e).collect();
         maps(settings, self.name, grid, ("t", "x"), &reference, &error)?;
-        Ok(reference.measured(&error, &params, self.points, (seconds, steps, stop)))
+        Ok(reference.measured(&error, &params, count, (seconds, steps, stop)))
     }
 }

@@ -119,14 +119,14 @@ fn print(entry: &Entry, outcome: &Outcome, settings: &Settings, json: bool) {
         return;
     }
     println!(
-        "{:14} relative L2 error {:.1e}, largest error {:.1e}",
+        "{:20} relative L2 error {:.1e}, largest error {:.1e}",
         entry.name, outcome.rel_l2, outcome.max_error
     );
     for (name, value) in &outcome.more {
-        println!("{:14} {name} {value:.2e}", "");
+        println!("{:20} {name} {value:.2e}", "");
     }
     println!(
-        "{:14} {:.1} s, {} steps ({}); {} parameters, {} points, f64, {} threads, seed {}",
+        "{:20} {:.1} s, {} steps ({}); {} parameters, {} points, f64, {} threads, seed {}",
         "",
         outcome.seconds,
         outcome.steps,
@@ -209,7 +209,7 @@ fn main() -> ExitCode {
         Ok(None) => {
             println!("{HELP}");
             for entry in ENTRIES {
-                println!("  {:14} {}", entry.name, entry.title);
+                println!("  {:20} {}", entry.name, entry.title);
             }
             return ExitCode::SUCCESS;
         }
