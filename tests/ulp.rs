@@ -539,8 +539,10 @@ fn long() -> bool {
 /// The bounds of `docs/ulp.md`: by precision and function, one for each order.
 fn table() -> BTreeMap<(String, String), Vec<f64>> {
     let mut table = BTreeMap::new();
-    let mut precision = "";
-    for line in include_str!("../docs/ulp.md").lines() {
+    let mut precision = String::new();
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/ulp.md");
+    let page = std::fs::read_to_string(page).expect("the table");
+    for line in page.lines() {
         let cells: Vec<&str> = line
             .trim()
             .trim_matches('|')
@@ -548,13 +550,12 @@ fn table() -> BTreeMap<(String, String), Vec<f64>> {
             .map(str::trim)
             .collect();
         match cells[..] {
-            ["f64", ..] => precision = "f64",
-            ["f32", ..] => precision = "f32",
+            [name @ ("f64" | "f32"), ..] => precision = name.to_owned(),
             [name, ref numbers @ ..] if numbers.len() == ORDERS && !name.starts_with('-') => {
                 let bounds = numbers.iter().map(|x| x.parse().expect("a number"));
                 for name in name.split(", ") {
                     table.insert(
-                        (precision.to_owned(), name.to_owned()),
+                        (precision.clone(), name.to_owned()),
                         bounds.clone().collect(),
                     );
                 }
