@@ -328,7 +328,7 @@ fn domain(elemental: &Elemental) -> Domain {
         Sin | Cos | Tan => all(
             &[
                 0.785,
-                1.5707963267948966,
+                std::f64::consts::FRAC_PI_2,
                 std::f64::consts::PI,
                 1e5,
                 1e6,
@@ -348,7 +348,7 @@ fn domain(elemental: &Elemental) -> Domain {
         Asin | Acos | Atanh => Domain {
             from: -1.0,
             to: 1.0,
-            ..all(&[0.5, 0.7071, 0.9999999], 1.0)
+            ..all(&[0.5, 0.7, 0.9999999], 1.0)
         },
         Acosh => Domain {
             from: 1.0,
