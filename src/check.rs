@@ -366,8 +366,19 @@ fn remainders(
             return failed(Error::length(what, given, expected));
         }
     }
+    let outside = |block: &&Block| {
+        let end = block.offset.checked_add(block.len());
+        end.is_none_or(|end| end > parameters.len())
+    };
+    if let Some(block) = blocks.iter().find(outside) {
+        return failed(Error::OutOfRange {
+            what: format!("the end of block `{}`", block.name),
+            given: format!("{} + {}", block.offset, block.len()),
+            expected: format!("there are {} parameters", parameters.len()),
+        });
+    }
     let mut findings = Vec::new();
-    for block in blocks {
+    for block in blocks.iter().filter(|block| !block.is_empty()) {
         let range = block.offset..block.offset + block.len();
         for seed in 0..DIRECTIONS {
             let signs: Vec<f64> = signs(seed ^ (block.offset as u64) << 8)

@@ -144,6 +144,7 @@ fn c16_one_weight_with_its_sign_reversed() -> Result<(), Error> {
             }
         }
     }
+    println!("{planted} weights reversed, each found by name, row and column");
     assert!(planted > 40, "{planted}");
     Ok(())
 }
@@ -317,7 +318,8 @@ fn it_fails_closed() -> Result<(), Error> {
     let names = ["f".to_owned()];
     let mut params = Parameters::new();
     params.coefficient("a", 1.0)?;
-    let check = |losses: &mut dyn FnMut(&[f64]) -> Result<Vec<f64>, Error>| {
+    type Losses<'a> = dyn FnMut(&[f64]) -> Result<Vec<f64>, Error> + 'a;
+    let check = |losses: &mut Losses<'_>| {
         check_remainders(
             &names,
             params.blocks(),

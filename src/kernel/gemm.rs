@@ -113,18 +113,32 @@ pub(crate) fn multiply<T: Real, S: Isa>(
         assert_eq!(bias.len(), w.rows, "numbers of the bias");
     }
     if w.rows > 0 && cols > 0 {
-        let a = (a, a_stride);
-        let z = (z, z_stride);
-        outlined(
-            simd,
-            Multiply {
-                w,
-                a,
-                z,
-                cols,
-                start,
-            },
-        );
+        let (blocks, height, taller) = even(w.rows, TALL);
+        let split = taller * (height + 1);
+        let mut product = |panel| {
+            let (a, z) = ((a, a_stride), (&mut *z, z_stride));
+            outlined(
+                simd,
+                Multiply {
+                    w,
+                    panel,
+                    a,
+                    z,
+                    cols,
+                    start,
+                },
+            );
+        };
+        if w.numbers.len() * size_of::<T>() <= PANEL {
+            return product([(height + 1, 0..split), (height, split..w.rows)]);
+        }
+        let most = PANEL / (TALL * w.depth * size_of::<T>());
+        for panel in parts(blocks, most.max(1)) {
+            let row = |block: usize| block * height + block.min(taller);
+            let (first, last) = (row(panel.start), row(panel.end));
+            let split = split.clamp(first, last);
+            product([(height + 1, first..split), (height, split..last)]);
+        }
     }
 }
 
@@ -161,6 +175,8 @@ pub(crate) fn outlined<S: Isa, K: Kernel>(simd: S, kernel: K) -> K::Output {
 
 struct Multiply<'a, T> {
     w: &'a Packed<T>,
+    /// Rows of W, in blocks of two heights.
+    panel: [(usize, Range<usize>); 2],
     a: (&'a [T], usize),
     z: (&'a mut [T], usize),
     cols: usize,
@@ -185,48 +201,32 @@ impl<T: Real> Kernel for Multiply<'_, T> {
                 Start::Bias { .. } if part.start == split => Start::Zero,
                 start => start,
             };
-            let (blocks, height, taller) = even(self.w.rows, TALL);
             for depth in parts(self.w.depth, DEEP) {
-                let block = TALL * depth.len() * size_of::<T>();
-                let most = match blocks * block > PANEL {
-                    true => (PANEL / block).max(1),
-                    false => blocks,
-                };
-                for panel in parts(blocks, most) {
-                    let row = |block: usize| block * height + block.min(taller);
-                    let (first, last) = (row(panel.start), row(panel.end));
-                    let split = row(taller).clamp(first, last);
-                    let rows = (first..split, split..last);
-                    for strip in strips(vectors, widest::<S>(self.w.rows)) {
-                        let col = part.start + strip.start * lanes;
-                        let at = Strip {
-                            depth: depth.clone(),
-                            height,
-                            rows: rows.clone(),
-                            cols: col..col + strip.len() * lanes,
+                for strip in strips(vectors, widest::<S>(self.w.rows)) {
+                    let col = part.start + strip.start * lanes;
+                    let at = Strip {
+                        depth: depth.clone(),
+                        cols: col..col + strip.len() * lanes,
+                        start,
+                    };
+                    match strip.len() {
+                        0 => {}
+                        1 => self.strip::<S, 1>(simd, at),
+                        2 => self.strip::<S, 2>(simd, at),
+                        3 => self.strip::<S, 3>(simd, at),
+                        4 => self.strip::<S, 4>(simd, at),
+                        _ => self.strip::<S, 8>(simd, at),
+                    }
+                }
+                if !rest.is_empty() {
+                    self.strip::<S, 1>(
+                        simd,
+                        Strip {
+                            depth,
+                            cols: rest.clone(),
                             start,
-                        };
-                        match strip.len() {
-                            0 => {}
-                            1 => self.strip::<S, 1>(simd, at),
-                            2 => self.strip::<S, 2>(simd, at),
-                            3 => self.strip::<S, 3>(simd, at),
-                            4 => self.strip::<S, 4>(simd, at),
-                            _ => self.strip::<S, 8>(simd, at),
-                        }
-                    }
-                    if !rest.is_empty() {
-                        self.strip::<S, 1>(
-                            simd,
-                            Strip {
-                                depth: depth.clone(),
-                                height,
-                                rows,
-                                cols: rest.clone(),
-                                start,
-                            },
-                        );
-                    }
+                        },
+                    );
                 }
                 start = Start::Held;
             }
@@ -263,10 +263,6 @@ fn strips(vectors: usize, widest: usize) -> impl Iterator<Item = Range<usize>> {
 #[derive(Clone)]
 struct Strip<'a, T> {
     depth: Range<usize>,
-    /// Rows in a block.
-    height: usize,
-    /// Rows of W: those in blocks that are taller by one, the others.
-    rows: (Range<usize>, Range<usize>),
     cols: Range<usize>,
     start: Start<'a, T>,
 }
@@ -275,8 +271,7 @@ impl<T: Real> Multiply<'_, T> {
     /// A panel of rows of a strip of N vectors, or of a part of one.
     #[inline(always)]
     fn strip<S: Isa, const N: usize>(&mut self, simd: S, at: Strip<'_, T>) {
-        let (taller, others) = at.rows.clone();
-        for (height, rows) in [(at.height + 1, taller), (at.height, others)] {
+        for (height, rows) in self.panel.clone() {
             let at = at.clone();
             match height {
                 1 => self.blocks::<S, 1, N>(simd, rows, at),
