@@ -25,7 +25,10 @@ fn section(key: &str) -> Value {
     let paper = Paper::new().expect("the paper's network");
     let all = sections::all(&paper).expect("all sections");
     let found = all.into_iter().find(|section| section.key == key);
-    found.expect("a section of that name").json
+    let found = found.expect("a section of that name");
+    assert!(!found.tables.is_empty());
+    assert!(found.notes.iter().all(|note| note.len() > 20));
+    found.json
 }
 
 /// Compares entries of the same name, and says how many there were.
@@ -326,8 +329,13 @@ fn stacking_counts() {
     assert_eq!(of("nested", "kept_bytes"), STACKED[3]);
 }
 
-/// Nodes of jets and of nested reverse mode, and bytes.
-const STACKED: [[f64; 5]; 4] = [[0.0; 5]; 4];
+/// Nodes of jets and of nested reverse mode, then bytes kept by them.
+const STACKED: [[f64; 5]; 4] = [
+    [6.0, 7.0, 8.0, 9.0, 10.0],
+    [6.0, 11.0, 22.0, 41.0, 73.0],
+    [104.0, 152.0, 200.0, 248.0, 296.0],
+    [104.0, 224.0, 440.0, 776.0, 1232.0],
+];
 
 #[test]
 fn the_28_differences_are_found() {
@@ -415,8 +423,11 @@ fn a_trace_is_what_the_engine_computes() {
 fn adjoints_of_coordinates_are_the_derivatives_of_the_output() {
     let mut params = Parameters::seeded(5);
     let net = params.mlp("u", &[2, 5, 1], Tanh).expect("a network");
-    let u = Equation::record("u", &params, ["t", "x"], |[t, x]| net.at(&[t, x * x]))
-        .expect("an equation");
+    let u = Equation::record("u", &params, ["t", "x"], |[t, x]| {
+        let [u] = net.at(&[t, x * x]);
+        u
+    })
+    .expect("an equation");
     let slopes = Equation::record("slopes", &params, ["t", "x"], |[t, x]| {
         let [u] = net.at(&[t, x * x]);
         [u.d(t), u.d(x)]
