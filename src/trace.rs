@@ -325,7 +325,9 @@ impl Trace {
             if node.named {
                 continue;
             }
-            let label = match node.adjoint_of.first() {
+            // A node of the graph that is swept may serve as an adjoint too, as x does for x².
+            let recorded = |a: &&AdjointOf| self.nodes[a.output].graph < node.graph;
+            let label = match node.adjoint_of.iter().find(recorded) {
                 Some(adjoint) => {
                     let name = |id: NodeId| match &self.nodes[id] {
                         node if node.label.starts_with('∂') => format!("({})", node.label),
@@ -411,12 +413,23 @@ impl Reader<'_> {
         let starts = |graph: usize, a: &Adjoint| {
             graph == node.graph && a.node.is_none() && node.op == Op::Constant(a.factor)
         };
+        // The factor is carried along until somebody reads the adjoint.
+        let scales = |other: NodeId, factor: f64| match &node.op {
+            Op::Linear { factors, shift } => {
+                node.graph > 1
+                    && node.inputs[..] == [other]
+                    && factors[..] == [factor]
+                    && *shift == 0.0
+            }
+            _ => false,
+        };
         let sweeps = self.tape.sweeps().iter();
         let adjoint_of = sweeps
             .flat_map(|sweep| sweep.adjoints.iter().map(move |a| (sweep, a)))
             .filter_map(|(sweep, a)| {
                 let factor = match a.node {
-                    Some(node) if node == id => a.factor,
+                    Some(other) if other == id => a.factor,
+                    Some(other) if scales(other, a.factor) => 1.0,
                     None if starts(sweep.graph, a) => 1.0,
                     _ => return None,
                 };

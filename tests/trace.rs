@@ -692,3 +692,49 @@ fn a_name_cannot_break_out_of_a_picture_or_the_page() {
     usvg::roxmltree::Document::parse(&trace.to_svg(Show::Shape)).expect("XML");
     assert!(trace.to_dot(Show::Shape).contains("\\\"quoted\\\" \\\\ }"));
 }
+
+#[test]
+fn pictures_of_the_docs_are_what_the_example_draws() {
+    let paper = Paper::new().expect("the paper's network");
+    let page = include_str!("../docs/xray.md");
+    let mut found = 0;
+    for figure in figures::all(&paper).expect("figures") {
+        let name = format!("xray/{}.svg", figure.name);
+        if page.contains(&name) {
+            let path = format!("{}/docs/{name}", env!("CARGO_MANIFEST_DIR"));
+            let drawn = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+            assert_eq!(
+                drawn,
+                figure.trace.to_svg(figure.show),
+                "{name}: `--svg` draws it anew"
+            );
+            found += 1;
+        }
+    }
+    assert_eq!(found, page.matches("](xray/").count());
+    assert_eq!(found, 4);
+}
+
+#[test]
+fn a_factor_that_is_carried_along_belongs_to_graph_2() {
+    // ∂y/∂x1 of (2 x1 + x2)² is 4u: one node, and no other in Graph 2.
+    let none = Parameters::new();
+    let equation = sections::square(&none, sections::Order::First).expect("an equation");
+    let nested = equation
+        .lowered(Lowering::NestedReverse)
+        .expect("a lowered equation");
+    let points = Points::from_rows(&[[2.0, 1.0]]).expect("a point");
+    let mut trace = Trace::of(&nested, &none, &points, Seed::Sum).expect("a trace");
+    sections::name_square(&mut trace);
+    assert_eq!(trace.graphs(), 2);
+    let last = &trace.nodes[trace.outputs[0]];
+    assert_eq!((last.graph, last.label.as_str()), (2, "∂y/∂x1"));
+    assert_eq!(last.plane("1", 0), [20.0]);
+    assert!(
+        trace
+            .nodes
+            .iter()
+            .filter(|node| node.graph == 1)
+            .all(|n| !n.label.contains('∂'))
+    );
+}

@@ -391,11 +391,24 @@ impl Course {
         };
         let middle = (start.1 + end.1) / 2.0;
         let straight = Self([start, (start.0, middle), (end.0, middle), end]);
-        let crossed = others().filter(|p| straight.crosses(p));
-        let far = crossed.map(|p| p.x + p.width).fold(0.0, f64::max);
-        if cross || far == 0.0 {
+        if !others().any(|p| straight.crosses(p)) {
             return straight;
         }
+        if cross {
+            // From side to side, if that is free.
+            let (start, end) = match ax < bx {
+                true => ((a.x + a.width, ay), (b.x, by)),
+                false => ((a.x, ay), (b.x + b.width, by)),
+            };
+            let middle = (start.0 + end.0) / 2.0;
+            let side = Self([start, (middle, start.1), (middle, end.1), end]);
+            return match others().any(|p| side.crosses(p)) {
+                true => straight,
+                false => side,
+            };
+        }
+        let crossed = others().filter(|p| straight.crosses(p));
+        let far = crossed.map(|p| p.x + p.width).fold(0.0, f64::max);
         let (start, end) = ((a.x + a.width, ay), (b.x + b.width, by));
         // Such a curve goes three quarters of the way to its control points.
         let near = start.0.min(end.0);
