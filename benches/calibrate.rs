@@ -5,11 +5,17 @@
 //!
 //! `cargo bench --bench calibrate -- [--isa NAME] [--dtype f64|f32] [--rounds N] [--cases]`
 
+#[path = "support/equations.rs"]
+mod equations;
+#[path = "support/numbers.rs"]
+mod numbers;
+
 use dualtape::count::Work;
 use dualtape::{
-    Condition, Counts, Elemental, Engine, Equation, Error, Field, InstructionSet, Lowering,
-    Options, Parameters, Points, Precision, Problem,
+    Condition, Counts, Elemental, Engine, Error, InstructionSet, Lowering, Options, Parameters,
+    Points, Precision, Problem,
 };
+use equations::Case;
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -22,99 +28,18 @@ Usage: cargo bench --bench calibrate -- [options]
   --held             fit nothing: compare with the weights that the library holds
   --functions        elementary functions instead, beside tanh";
 
-/// Numbers in [0, 1).
-fn uniform(seed: &mut u64) -> f64 {
-    *seed = seed
-        .wrapping_mul(6_364_136_223_846_793_005)
-        .wrapping_add(1_442_695_040_888_963_407);
-    (*seed >> 11) as f64 / (1_u64 << 53) as f64
-}
-
-/// An equation of the study.
-#[derive(Clone, Copy)]
-struct Case {
-    name: &'static str,
-    inputs: usize,
-    outputs: usize,
-    residual: fn(&[Field], &[Field]) -> Vec<Field>,
-}
-
-const CASES: [Case; 10] = [
-    Case {
-        name: "decay",
-        inputs: 1,
-        outputs: 1,
-        residual: |x, u| vec![u[0].d(x[0]) + u[0]],
-    },
-    Case {
-        name: "burgers",
-        inputs: 2,
-        outputs: 1,
-        residual: |x, u| vec![u[0].d(x[0]) + u[0] * u[0].d(x[1]) - 0.01 * u[0].d(x[1]).d(x[1])],
-    },
-    Case {
-        name: "kdv",
-        inputs: 2,
-        outputs: 1,
-        residual: |x, u| {
-            vec![u[0].d(x[0]) + 6.0 * u[0] * u[0].d(x[1]) + u[0].d(x[1]).d(x[1]).d(x[1])]
-        },
-    },
-    Case {
-        name: "ks",
-        inputs: 2,
-        outputs: 1,
-        residual: |x, u| {
-            let second = u[0].d(x[1]).d(x[1]);
-            vec![u[0].d(x[0]) + u[0] * u[0].d(x[1]) + second + second.d(x[1]).d(x[1])]
-        },
-    },
-    Case {
-        name: "biharmonic",
-        inputs: 2,
-        outputs: 1,
-        residual: |x, u| vec![u[0].laplacian(x).laplacian(x)],
-    },
-    Case {
-        name: "navier-stokes",
-        inputs: 3,
-        outputs: 3,
-        residual: |x, u| {
-            let (t, x, y) = (x[0], x[1], x[2]);
-            let momentum = |w: Field, px: Field| {
-                w.d(t) + u[0] * w.d(x) + u[1] * w.d(y) + px - 0.02 * w.laplacian(&[x, y])
-            };
-            vec![
-                momentum(u[0], u[2].d(x)),
-                momentum(u[1], u[2].d(y)),
-                u[0].d(x) + u[1].d(y),
-            ]
-        },
-    },
-    Case {
-        name: "poisson 5-D",
-        inputs: 5,
-        outputs: 1,
-        residual: |x, u| vec![x.iter().map(|&x| u[0].d(x).d(x)).sum::<Field>() + 1.0],
-    },
-    Case {
-        name: "laplace 5-D",
-        inputs: 5,
-        outputs: 1,
-        residual: |x, u| vec![u[0].laplacian(x) + 1.0],
-    },
-    Case {
-        name: "energy 5-D",
-        inputs: 5,
-        outputs: 1,
-        residual: |x, u| vec![x.iter().map(|&x| u[0].d(x) * u[0].d(x)).sum()],
-    },
-    Case {
-        name: "energy 20-D",
-        inputs: 20,
-        outputs: 1,
-        residual: |x, u| vec![x.iter().map(|&x| u[0].d(x) * u[0].d(x)).sum()],
-    },
+/// Of the equations of the study.
+const NAMES: [&str; 10] = [
+    "chain-1",
+    "burgers",
+    "kdv",
+    "ks",
+    "biharmonic",
+    "ns",
+    "poisson-5",
+    "laplace-5",
+    "energy-5",
+    "energy-20",
 ];
 
 /// Hidden layers and activations.
@@ -147,23 +72,13 @@ fn subject(
     options: &Options,
     jets: usize,
 ) -> Result<Subject, Error> {
-    let mut params = Parameters::seeded(1);
-    let mut widths = vec![case.inputs];
-    widths.extend(hidden);
-    widths.push(case.outputs);
-    let net = params.mlp("u", &widths, activation.clone())?;
-    let names: Vec<String> = (0..case.inputs).map(|i| format!("x{i}")).collect();
-    let equation = Equation::record_over(case.name, &params, &names, |x| {
-        (case.residual)(x, &net.at_all(x))
-    })?;
+    let mut params = Parameters::new();
+    let equation = case.record(&mut params, hidden, activation.clone())?;
+    params.set(&numbers::network(&case.widths(hidden)))?;
     let options = options.clone().lowering(lowering).recompute(recompute);
     let problem = |points: usize| {
-        let mut seed = 7;
-        let lists = (0..case.inputs).map(|_| (0..points).map(|_| uniform(&mut seed)).collect());
-        Problem::new(
-            &params,
-            [Condition::new(&equation, Points::new(lists.collect())?)],
-        )
+        let points = Points::from_flat(case.inputs, &numbers::points(case.inputs, points))?;
+        Problem::new(&params, [Condition::new(&equation, points)])
     };
     let plan = Engine::with(&problem(64)?, &options)?.plans()[0].clone();
     // Whole chunks, for a millisecond or two.
@@ -311,7 +226,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .instructions(set)
         .precision(precision);
     let mut subjects: Vec<Subject> = Vec::new();
-    for case in CASES {
+    for case in NAMES.into_iter().filter_map(Case::named) {
         for (hidden, activation) in &NETWORKS {
             let jets = subjects.len();
             for lowering in [
@@ -320,8 +235,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 Lowering::Partial { inner: 1 },
             ] {
                 // Nested reverse mode of high order has said what it has to say.
-                let steep = matches!(case.name, "ks" | "biharmonic");
-                if lowering == Lowering::NestedReverse && steep && hidden[0] > 64 {
+                if lowering == Lowering::NestedReverse && case.order > 3 && hidden[0] > 64 {
                     continue;
                 }
                 for recompute in [false, true] {
@@ -340,9 +254,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             subject.time = subject.time.min(time);
         }
     }
+    let size = match precision {
+        Precision::Double => size_of::<f64>(),
+        Precision::Single => size_of::<f32>(),
+    };
     let kinds = |subject: &Subject| {
         let work: &Work = subject.counts.work();
-        let kinds = work.kinds(subject.chunk as f64);
+        let kinds = work.kinds(subject.chunk as f64, size);
         kinds.map(|kind| kind / subject.chunk as f64).to_vec()
     };
     let predicted: Vec<f64> = if held {

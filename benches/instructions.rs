@@ -6,6 +6,8 @@
 //! the start, the recording and the warm-up drop out, and work counts in whichever thread
 //! it is done.
 
+#[path = "support/numbers.rs"]
+mod numbers;
 #[path = "support/workloads.rs"]
 mod workloads;
 

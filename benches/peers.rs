@@ -3,15 +3,18 @@
 
 #[path = "support/counting.rs"]
 mod counting;
+#[path = "support/numbers.rs"]
+mod numbers;
 #[path = "support/peak.rs"]
 mod peak;
 #[path = "support/workloads.rs"]
 mod workloads;
 
 use dualtape::{Counts, Engine, Error, InstructionSet, Options, Precision, Problem};
+use numbers::Stream;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
-use workloads::{Job, Stream, WORKLOADS, Workload};
+use workloads::{Job, WORKLOADS, Workload};
 
 #[global_allocator]
 static ALLOCATOR: counting::Counting = counting::Counting;
@@ -246,8 +249,8 @@ fn measure(workload: &Workload, arguments: &Arguments) -> Result<(), Error> {
     let gflops = gflop / median;
 
     let (loss, gradient) = evaluator.result()?;
-    let mut weights = Stream(3);
     let grad_norm = gradient.iter().map(|g| g * g).sum::<f64>().sqrt();
+    let mut weights = Stream(3);
     let projected = gradient.iter().map(|g| g * (2.0 * weights.uniform() - 1.0));
     let grad_dot: f64 = projected.sum();
 

@@ -46,7 +46,7 @@ def along_coordinates(along):
 
         directions = jnp.eye(problem.inputs, dtype=x.dtype)
         d = {}
-        if problem.inputs > 3:
+        if problem.laplacian and problem.inputs > 3:
             def second(e):
                 return along(f, x, jnp.broadcast_to(e, x.shape), 2)[2]
             d[()] = None
@@ -77,7 +77,7 @@ def by_reverse(problem, layers, x):
                 for k in range(order):
                     f = pure(f, axis)
                     d[(axis,) * (k + 1)] = f(y)
-            if problem.inputs > 3:
+            if problem.laplacian and problem.inputs > 3:
                 d["laplacian"] = jnp.trace(jax.jacrev(jax.grad(u))(y))
             elif problem.laplacian:
                 d["laplacian"] = sum(pure(pure(u, a), a)(y) for a in problem.laplacian)

@@ -56,7 +56,7 @@ def by_jvp(problem, layers, x):
 
     directions = torch.eye(problem.inputs, dtype=x.dtype)
     d = {}
-    if problem.inputs > 3:
+    if problem.laplacian and problem.inputs > 3:
         second = vmap(lambda e: along(f, x, e.expand_as(x), 2)[2])
         return {(): None, "laplacian": second(directions).sum(0).T}
     for axis in sorted({*problem.chains, *problem.laplacian}):

@@ -38,8 +38,17 @@ class Problem(NamedTuple):
     @property
     def chains(self):
         """The highest derivative along each coordinate that has derivatives of its own."""
+        if self.equation == "energy":
+            return {axis: 1 for axis in range(self.inputs)}
+        if self.equation.startswith("chain-"):
+            return {0: self.order}
         return {"paper": {0: 1}, "ode": {0: 1}, "burgers": {0: 1, 1: 2}, "laplace": {},
                 "ks": {0: 1, 1: 4}, "ns": {0: 1, 1: 1, 2: 1}}[self.equation]
+
+    @property
+    def order(self):
+        """Of the derivative of a chain."""
+        return int(self.equation.split("-")[1])
 
     @property
     def laplacian(self):
@@ -81,6 +90,14 @@ PROBLEMS = {name: Problem(*rest) for name, *rest in [
     ("laplace100-128x4-n1000", "laplace", 100, 128, 4, 1000),
     ("ks-64x4-n4096", "ks", 2, 64, 4, 4096),
     ("ns-64x4-n4096", "ns", 3, 64, 4, 4096),
+    # Those of the study of memory.
+    *((f"chain-{k}-64x4-n1024", f"chain-{k}", 1, 64, 4, 1024) for k in range(1, 7)),
+    ("burgers-64x4-n1024", "burgers", 2, 64, 4, 1024),
+    ("ks-64x4-n1024", "ks", 2, 64, 4, 1024),
+    ("ns-64x4-n1024", "ns", 3, 64, 4, 1024),
+    ("laplace-2-64x4-n1024", "laplace", 2, 64, 4, 1024),
+    ("energy-5-64x4-n1024", "energy", 5, 64, 4, 1024),
+    ("energy-20-64x4-n1024", "energy", 20, 64, 4, 1024),
 ]}
 
 
@@ -91,6 +108,10 @@ def loss(problem, d):
     u = d[()]
     if problem.equation in ("paper", "ode"):
         residuals = [d[0,] + u]
+    elif problem.equation.startswith("chain-"):
+        residuals = [d[(0,) * problem.order] + u]
+    elif problem.equation == "energy":
+        residuals = [sum(d[axis,] * d[axis,] for axis in range(problem.inputs))]
     elif problem.equation == "burgers":
         residuals = [d[0,] + u * d[1,] - VISCOSITY["burgers"] * d[1, 1]]
     elif problem.equation == "laplace":

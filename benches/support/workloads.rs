@@ -1,23 +1,10 @@
 //! The workloads that the benches share: networks, points and residuals, the same numbers
 //! as the peers have.
 
+use crate::numbers;
 use dualtape::{
     Condition, Elemental::Tanh, Equation, Error, Field, Mlp, Parameters, Points, Problem,
 };
-
-/// The stream of random numbers that all peers share: splitmix64.
-pub struct Stream(pub u64);
-
-impl Stream {
-    /// The next number in [0, 1).
-    pub fn uniform(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
-    }
-}
 
 #[derive(Clone, Copy, PartialEq)]
 pub enum Pde {
@@ -108,20 +95,12 @@ impl Workload {
         widths
     }
 
-    /// The network and its parameters: layer by layer Glorot's uniform weights, row by row,
-    /// then small biases.
+    /// The network and its parameters.
     pub fn network(&self) -> Result<(Parameters, Mlp), Error> {
         let widths = self.widths();
         let mut params = Parameters::new();
         let net = params.mlp("net", &widths, Tanh)?;
-        let mut random = Stream(1);
-        let mut values = Vec::with_capacity(params.len());
-        for w in widths.windows(2) {
-            let bound = (6.0 / (w[0] + w[1]) as f64).sqrt();
-            values.extend((0..w[0] * w[1]).map(|_| (2.0 * random.uniform() - 1.0) * bound));
-            values.extend((0..w[1]).map(|_| (2.0 * random.uniform() - 1.0) * 0.1));
-        }
-        params.set(&values)?;
+        params.set(&numbers::network(&widths))?;
         Ok((params, net))
     }
 
@@ -131,9 +110,7 @@ impl Workload {
             return Points::from_rows(&[[0.5]]);
         }
         let n = number.unwrap_or(self.points);
-        let mut random = Stream(2);
-        let flat: Vec<f64> = (0..n * self.inputs).map(|_| random.uniform()).collect();
-        Points::from_flat(self.inputs, &flat)
+        Points::from_flat(self.inputs, &numbers::points(self.inputs, n))
     }
 
     /// Records the equation and puts it on the points.
