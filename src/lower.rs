@@ -291,7 +291,12 @@ impl Lowerer {
         } else {
             Scaled::node(self.push(Op::Derivative(c), smallvec![of], rows, source)?)
         };
-        self.materialised(value, rows, source)
+        // What has to be scaled or filled in to be read belongs to the sweep too.
+        let graph = self.nodes[of].graph + usize::from(by_sweep);
+        let outer = std::mem::replace(&mut self.graph, graph);
+        let node = self.materialised(value, rows, source);
+        self.graph = outer;
+        node
     }
 
     /// ∂/∂c of a node that depends on c, by sweeps from its rows.

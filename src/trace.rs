@@ -13,7 +13,7 @@ use crate::points::Points;
 use crate::problem::{Condition, Problem};
 use crate::record::Equation;
 use crate::replay::{Chunk, Replay, Sink, Weights, Workspace};
-use crate::tape::{Held, NodeId, Op, Tape};
+use crate::tape::{Adjoint, Held, NodeId, Op, Tape};
 use serde::Serialize;
 use std::collections::HashMap;
 
@@ -131,6 +131,9 @@ pub struct TraceNode {
     pub kept: Vec<Kept>,
     /// What it adds to the gradient.
     pub shares: Vec<Share>,
+    /// Whether the label was given.
+    #[serde(skip)]
+    named: bool,
 }
 
 /// An adjoint that was recorded: ∂output/∂of = factor · node.
@@ -298,6 +301,7 @@ impl Trace {
     pub fn label(&mut self, id: NodeId, label: &str) {
         if let Some(node) = self.nodes.get_mut(id) {
             node.label = label.to_owned();
+            node.named = true;
             self.relabel();
         }
     }
@@ -318,18 +322,16 @@ impl Trace {
     fn relabel(&mut self) {
         for id in 0..self.nodes.len() {
             let node = &self.nodes[id];
-            let given = !node.label.is_empty()
-                && !node.label.starts_with('%')
-                && !node.label.starts_with('∂');
-            if given {
+            if node.named {
                 continue;
             }
-            let label = match node.adjoint_of.first() {
+            // A node of the graph that is swept may serve as an adjoint too, as x does for x².
+            let recorded = |a: &&AdjointOf| self.nodes[a.output].graph < node.graph;
+            let label = match node.adjoint_of.iter().find(recorded) {
                 Some(adjoint) => {
-                    let name = |id: NodeId| match self.nodes[id].label.as_str() {
-                        "" => format!("%{id}"),
-                        label if label.starts_with('∂') => format!("({label})"),
-                        label => label.to_owned(),
+                    let name = |id: NodeId| match &self.nodes[id] {
+                        node if node.label.starts_with('∂') => format!("({})", node.label),
+                        node => node.label.clone(),
                     };
                     let (of, output) = (name(adjoint.of), name(adjoint.output));
                     match adjoint.factor {
@@ -407,16 +409,35 @@ impl Reader<'_> {
         let planes = &self.held[id].planes;
         let factor = |plane: &Plane| plane.derivative_factor();
         let adjoint = self.adjoint(id);
-        let adjoint_of = self
-            .tape
-            .sweeps()
-            .iter()
-            .flat_map(|sweep| sweep.adjoints.iter().map(|a| (sweep.output, a)))
-            .filter(|(_, adjoint)| adjoint.node == Some(id))
-            .map(|(output, a)| AdjointOf {
-                output,
-                of: a.of,
-                factor: a.factor,
+        // A sweep starts from a number, which has no node of its own but this one.
+        let starts = |graph: usize, a: &Adjoint| {
+            graph == node.graph && a.node.is_none() && node.op == Op::Constant(a.factor)
+        };
+        // The factor is carried along until somebody reads the adjoint.
+        let scales = |other: NodeId, factor: f64| match &node.op {
+            Op::Linear { factors, shift } => {
+                node.graph > 1
+                    && node.inputs[..] == [other]
+                    && factors[..] == [factor]
+                    && *shift == 0.0
+            }
+            _ => false,
+        };
+        let sweeps = self.tape.sweeps().iter();
+        let adjoint_of = sweeps
+            .flat_map(|sweep| sweep.adjoints.iter().map(move |a| (sweep, a)))
+            .filter_map(|(sweep, a)| {
+                let factor = match a.node {
+                    Some(other) if other == id => a.factor,
+                    Some(other) if scales(other, a.factor) => 1.0,
+                    None if starts(sweep.graph, a) => 1.0,
+                    _ => return None,
+                };
+                Some(AdjointOf {
+                    output: sweep.output,
+                    of: a.of,
+                    factor,
+                })
             })
             .collect();
         TraceNode {
@@ -434,6 +455,7 @@ impl Reader<'_> {
             adjoint: scaled(adjoint.clone(), planes, |p| 1.0 / factor(p)),
             kept: Vec::new(),
             shares: self.shares(id, &adjoint),
+            named: false,
         }
     }
 

@@ -25,7 +25,10 @@ fn section(key: &str) -> Value {
     let paper = Paper::new().expect("the paper's network");
     let all = sections::all(&paper).expect("all sections");
     let found = all.into_iter().find(|section| section.key == key);
-    found.expect("a section of that name").json
+    let found = found.expect("a section of that name");
+    assert!(!found.tables.is_empty());
+    assert!(found.notes.iter().all(|note| note.len() > 20));
+    found.json
 }
 
 /// Compares entries of the same name, and says how many there were.
@@ -326,8 +329,13 @@ fn stacking_counts() {
     assert_eq!(of("nested", "kept_bytes"), STACKED[3]);
 }
 
-/// Nodes of jets and of nested reverse mode, and bytes.
-const STACKED: [[f64; 5]; 4] = [[0.0; 5]; 4];
+/// Nodes of jets and of nested reverse mode, then bytes kept by them.
+const STACKED: [[f64; 5]; 4] = [
+    [6.0, 7.0, 8.0, 9.0, 10.0],
+    [6.0, 11.0, 22.0, 41.0, 73.0],
+    [104.0, 152.0, 200.0, 248.0, 296.0],
+    [104.0, 224.0, 440.0, 776.0, 1232.0],
+];
 
 #[test]
 fn the_28_differences_are_found() {
@@ -415,8 +423,11 @@ fn a_trace_is_what_the_engine_computes() {
 fn adjoints_of_coordinates_are_the_derivatives_of_the_output() {
     let mut params = Parameters::seeded(5);
     let net = params.mlp("u", &[2, 5, 1], Tanh).expect("a network");
-    let u = Equation::record("u", &params, ["t", "x"], |[t, x]| net.at(&[t, x * x]))
-        .expect("an equation");
+    let u = Equation::record("u", &params, ["t", "x"], |[t, x]| {
+        let [u] = net.at(&[t, x * x]);
+        u
+    })
+    .expect("an equation");
     let slopes = Equation::record("slopes", &params, ["t", "x"], |[t, x]| {
         let [u] = net.at(&[t, x * x]);
         [u.d(t), u.d(x)]
@@ -680,4 +691,50 @@ fn a_name_cannot_break_out_of_a_picture_or_the_page() {
     assert!(!html.contains("<b>"));
     usvg::roxmltree::Document::parse(&trace.to_svg(Show::Shape)).expect("XML");
     assert!(trace.to_dot(Show::Shape).contains("\\\"quoted\\\" \\\\ }"));
+}
+
+#[test]
+fn pictures_of_the_docs_are_what_the_example_draws() {
+    let paper = Paper::new().expect("the paper's network");
+    let page = include_str!("../docs/xray.md");
+    let mut found = 0;
+    for figure in figures::all(&paper).expect("figures") {
+        let name = format!("xray/{}.svg", figure.name);
+        if page.contains(&name) {
+            let path = format!("{}/docs/{name}", env!("CARGO_MANIFEST_DIR"));
+            let drawn = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+            assert_eq!(
+                drawn,
+                figure.trace.to_svg(figure.show),
+                "{name}: `--svg` draws it anew"
+            );
+            found += 1;
+        }
+    }
+    assert_eq!(found, page.matches("](xray/").count());
+    assert_eq!(found, 4);
+}
+
+#[test]
+fn a_factor_that_is_carried_along_belongs_to_graph_2() {
+    // ∂y/∂x1 of (2 x1 + x2)² is 4u: one node, and no other in Graph 2.
+    let none = Parameters::new();
+    let equation = sections::square(&none, sections::Order::First).expect("an equation");
+    let nested = equation
+        .lowered(Lowering::NestedReverse)
+        .expect("a lowered equation");
+    let points = Points::from_rows(&[[2.0, 1.0]]).expect("a point");
+    let mut trace = Trace::of(&nested, &none, &points, Seed::Sum).expect("a trace");
+    sections::name_square(&mut trace);
+    assert_eq!(trace.graphs(), 2);
+    let last = &trace.nodes[trace.outputs[0]];
+    assert_eq!((last.graph, last.label.as_str()), (2, "∂y/∂x1"));
+    assert_eq!(last.plane("1", 0), [20.0]);
+    assert!(
+        trace
+            .nodes
+            .iter()
+            .filter(|node| node.graph == 1)
+            .all(|n| !n.label.contains('∂'))
+    );
 }

@@ -68,6 +68,8 @@ pub fn name_nodes(trace: &mut Trace) {
             "coordinate t" => names.push((node.id, "t".to_owned())),
             "affine y.2" => names.push((node.id, "y".to_owned())),
             "tanh" => names.push((node.id, format!("a{layer}"))),
+            "derivative t" => names.push((node.id, "y'".to_owned())),
+            "linear +1 +1" => names.push((node.id, "R".to_owned())),
             operation if operation.starts_with("affine y.") => {
                 layer += 1;
                 names.push((node.id, format!("z{layer}")));
@@ -75,6 +77,12 @@ pub fn name_nodes(trace: &mut Trace) {
             _ => {}
         }
     }
+    // In nested reverse mode the residual reads Graph 2.
+    let last = trace
+        .nodes
+        .last()
+        .filter(|node| node.operation == "linear +1 +1");
+    names.extend(last.map(|node| (node.id, "R".to_owned())));
     for (id, name) in names {
         trace.label(id, &name);
     }

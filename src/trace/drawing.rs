@@ -7,7 +7,7 @@
 use super::{Trace, TraceNode};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 /// What a picture says of each node, besides its operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -299,29 +299,24 @@ impl Trace {
             x += widest + COLUMN_GAP;
         }
         nodes.sort_by_key(|placed| placed.id);
-        let arrows = self
-            .nodes
-            .iter()
-            .flat_map(|node| node.inputs.iter().map(move |&input| (input, node)))
-            .map(|(input, node)| {
-                let between = nodes.iter().any(|other| {
-                    let (a, b) = (&nodes[input], &nodes[node.id]);
-                    let (low, high) = (a.x.min(b.x), a.x.max(b.x));
-                    rows[other.id] == rows[input] && other.x > low && other.x < high
-                });
-                let same = rows[input] == rows[node.id];
-                let [path, back] = course(&nodes[input], &nodes[node.id], same, between);
-                Arrow {
+        let mut arrows = Vec::new();
+        let mut right = x - COLUMN_GAP;
+        for node in &self.nodes {
+            for &input in &node.inputs {
+                let cross = self.nodes[input].graph != node.graph;
+                let course = Course::between(&nodes, &rows, input, node.id, cross);
+                right = right.max(course.right());
+                arrows.push(Arrow {
                     from: input,
                     to: node.id,
-                    cross: self.nodes[input].graph != node.graph,
-                    path,
-                    back,
-                }
-            })
-            .collect();
+                    cross,
+                    path: course.to_string(),
+                    back: course.back().to_string(),
+                });
+            }
+        }
         Drawing {
-            width: x - COLUMN_GAP + MARGIN,
+            width: right + MARGIN,
             height: y - ROW_GAP + MARGIN,
             graphs,
             nodes,
@@ -366,40 +361,99 @@ impl Trace {
     }
 }
 
-/// The course of an arrow between two boxes, there and back.
-fn course(from: &Placed, to: &Placed, same: bool, between: bool) -> [String; 2] {
-    let centre = |p: &Placed| (p.x + p.width / 2.0, p.y + p.height / 2.0);
-    let ((ax, ay), (bx, by)) = (centre(from), centre(to));
-    let points = if same && from.id == to.id {
-        [(ax, ay); 4]
-    } else if same && between {
-        // An arc over what stands between.
-        let (start, end) = ((ax, from.y), (bx, to.y));
-        let lift = start.1.min(end.1) - 0.75 * ROW_GAP;
-        [start, (ax, lift), (bx, lift), end]
-    } else if same {
-        let (start, end) = match ax < bx {
-            true => ((from.x + from.width, ay), (to.x, by)),
-            false => ((from.x, ay), (to.x + to.width, by)),
-        };
-        let middle = (start.0 + end.0) / 2.0;
-        [start, (middle, start.1), (middle, end.1), end]
-    } else {
+/// The course of an arrow: the four points of a Bézier curve.
+struct Course([(f64, f64); 4]);
+
+impl Course {
+    /// From one box to another, around what stands between if that is one graph.
+    fn between(nodes: &[Placed], rows: &[usize], from: usize, to: usize, cross: bool) -> Self {
+        let (a, b) = (&nodes[from], &nodes[to]);
+        let centre = |p: &Placed| (p.x + p.width / 2.0, p.y + p.height / 2.0);
+        let ((ax, ay), (bx, by)) = (centre(a), centre(b));
+        let others = || nodes.iter().filter(|p| p.id != from && p.id != to);
+        if rows[from] == rows[to] {
+            let (low, high) = (ax.min(bx), ax.max(bx));
+            if others().any(|p| rows[p.id] == rows[from] && p.x > low && p.x < high) {
+                // An arc over what stands between.
+                let lift = a.y.min(b.y) - 0.75 * ROW_GAP;
+                return Self([(ax, a.y), (ax, lift), (bx, lift), (bx, b.y)]);
+            }
+            let (start, end) = match ax < bx {
+                true => ((a.x + a.width, ay), (b.x, by)),
+                false => ((a.x, ay), (b.x + b.width, by)),
+            };
+            let middle = (start.0 + end.0) / 2.0;
+            return Self([start, (middle, start.1), (middle, end.1), end]);
+        }
         let (start, end) = match ay < by {
-            true => ((ax, from.y + from.height), (bx, to.y)),
-            false => ((ax, from.y), (bx, to.y + to.height)),
+            true => ((ax, a.y + a.height), (bx, b.y)),
+            false => ((ax, a.y), (bx, b.y + b.height)),
         };
         let middle = (start.1 + end.1) / 2.0;
-        [start, (start.0, middle), (end.0, middle), end]
-    };
-    let curve = |[a, b, c, d]: [(f64, f64); 4]| {
-        format!(
-            "M{:.1} {:.1} C{:.1} {:.1} {:.1} {:.1} {:.1} {:.1}",
-            a.0, a.1, b.0, b.1, c.0, c.1, d.0, d.1
-        )
-    };
-    let [a, b, c, d] = points;
-    [curve([a, b, c, d]), curve([d, c, b, a])]
+        let straight = Self([start, (start.0, middle), (end.0, middle), end]);
+        if !others().any(|p| straight.crosses(p)) {
+            return straight;
+        }
+        if cross {
+            // From side to side, if that is free.
+            let (start, end) = match ax < bx {
+                true => ((a.x + a.width, ay), (b.x, by)),
+                false => ((a.x, ay), (b.x + b.width, by)),
+            };
+            let middle = (start.0 + end.0) / 2.0;
+            let side = Self([start, (middle, start.1), (middle, end.1), end]);
+            return match others().any(|p| side.crosses(p)) {
+                true => straight,
+                false => side,
+            };
+        }
+        let crossed = others().filter(|p| straight.crosses(p));
+        let far = crossed.map(|p| p.x + p.width).fold(0.0, f64::max);
+        let (start, end) = ((a.x + a.width, ay), (b.x + b.width, by));
+        // Such a curve goes three quarters of the way to its control points.
+        let near = start.0.min(end.0);
+        let out = near + (far.max(start.0).max(end.0) + 0.5 * GAP - near) / 0.75;
+        Self([start, (out, start.1), (out, end.1), end])
+    }
+
+    fn at(&self, t: f64) -> (f64, f64) {
+        let Self([a, b, c, d]) = self;
+        let s = 1.0 - t;
+        let weights = [s * s * s, 3.0 * s * s * t, 3.0 * s * t * t, t * t * t];
+        let sum = |[a, b, c, d]: [f64; 4]| {
+            weights[0] * a + weights[1] * b + weights[2] * c + weights[3] * d
+        };
+        (sum([a.0, b.0, c.0, d.0]), sum([a.1, b.1, c.1, d.1]))
+    }
+
+    fn points(&self) -> impl Iterator<Item = (f64, f64)> {
+        (0..=32).map(|i| self.at(f64::from(i) / 32.0))
+    }
+
+    fn crosses(&self, p: &Placed) -> bool {
+        let inside =
+            |(x, y): (f64, f64)| x > p.x && x < p.x + p.width && y > p.y && y < p.y + p.height;
+        self.points().any(inside)
+    }
+
+    /// How far to the right it goes.
+    fn right(&self) -> f64 {
+        self.points().map(|(x, _)| x).fold(0.0, f64::max)
+    }
+
+    fn back(&self) -> Self {
+        let Self([a, b, c, d]) = *self;
+        Self([d, c, b, a])
+    }
+}
+
+/// As in SVG.
+impl fmt::Display for Course {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self([a, b, c, d]) = self;
+        write!(f, "M{:.1} {:.1} C{:.1} {:.1} ", a.0, a.1, b.0, b.1)?;
+        write!(f, "{:.1} {:.1} {:.1} {:.1}", c.0, c.1, d.0, d.1)
+    }
 }
 
 fn colours(graph: usize) -> (&'static str, &'static str) {
