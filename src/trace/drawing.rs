@@ -395,17 +395,19 @@ impl Course {
             return straight;
         }
         if cross {
-            // From side to side, if that is free.
-            let (start, end) = match ax < bx {
+            // From side to side, or from the side into the end, if that is free.
+            let (start, side) = match ax < bx {
                 true => ((a.x + a.width, ay), (b.x, by)),
                 false => ((a.x, ay), (b.x + b.width, by)),
             };
-            let middle = (start.0 + end.0) / 2.0;
-            let side = Self([start, (middle, start.1), (middle, end.1), end]);
-            return match others().any(|p| side.crosses(p)) {
-                true => straight,
-                false => side,
-            };
+            let middle = (start.0 + side.0) / 2.0;
+            let corner = (end.0, start.1);
+            let other_ways = [
+                Self([start, (middle, start.1), (middle, side.1), side]),
+                Self([start, corner, corner, end]),
+            ];
+            let free = |way: &Self| !others().any(|p| way.crosses(p));
+            return other_ways.into_iter().find(free).unwrap_or(straight);
         }
         let crossed = others().filter(|p| straight.crosses(p));
         let far = crossed.map(|p| p.x + p.width).fold(0.0, f64::max);
