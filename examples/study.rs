@@ -38,6 +38,14 @@ impl Line {
         self.number("measured_bytes")
     }
 
+    /// Of a peer: how much its memory grows, or what XLA says of its buffers where it held them
+    /// before.
+    fn memory(&self) -> Option<f64> {
+        let keys = ["peak_eval_bytes", "xla_temp_bytes"];
+        let all = keys.into_iter().filter_map(|key| self.number(key));
+        all.reduce(f64::max)
+    }
+
     /// What is the same for all ways to compute one thing.
     fn setting(&self) -> String {
         let keys = ["set", "equation", "widths", "n", "dtype", "whole", "beside"];
@@ -264,12 +272,14 @@ fn beside_peers(study: &Study) -> Vec<Vec<String>> {
     let row = |peer: &Line| {
         let chunked = study.beside(peer, false)?;
         let whole = study.beside(peer, true)?;
-        let memory = peer.number("peak_eval_bytes");
+        let auto = study.other(chunked, "auto", false)?;
+        let memory = peer.memory();
         Some(vec![
             chunked.text("equation").to_owned(),
             peer.text("peer").to_owned(),
             shown(peer.seconds().map(|s| s * 1e3)),
             shown(ratio(peer.seconds(), chunked.seconds())),
+            shown(ratio(peer.seconds(), auto.seconds())),
             mebibytes(memory),
             shown(ratio(memory, chunked.bytes())),
             shown(ratio(memory, whole.bytes())),
@@ -405,7 +415,7 @@ fn pictures(study: &Study, folder: &Path) -> Fallible<()> {
             };
             x.push(order);
             times.push(a_point(peer).unwrap_or(f64::NAN));
-            let peak = peer.number("peak_eval_bytes").unwrap_or(f64::NAN);
+            let peak = peer.memory().unwrap_or(f64::NAN);
             bytes.push(peak / f64::from(1 << 20));
         }
         if !x.is_empty() {
@@ -520,10 +530,11 @@ fn main() -> Fallible<()> {
             "equation",
             "peer",
             "its time, ms",
-            "over ours",
+            "over jets",
+            "over Auto",
             "its memory, MiB",
-            "over ours",
-            "over ours in one piece",
+            "over jets",
+            "over jets in one piece",
             "first call, s",
         ],
         &beside_peers(&study),
