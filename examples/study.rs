@@ -307,24 +307,27 @@ fn prediction(study: &Study) {
         errors.len(),
         worst * 100.0
     );
-    let mut ratios: Vec<f64> = ours()
-        .filter(|line| line.text("lowering") != "jets" && line.text("lowering") != "auto")
-        .filter_map(|line| {
-            let jets = study.other(line, "jets", false)?;
-            let predicted = ratio(line.number("predicted_s"), jets.number("predicted_s"))?;
-            let measured = ratio(line.seconds(), jets.seconds())?;
-            Some((predicted / measured).ln().abs().exp_m1())
-        })
-        .collect();
-    ratios.sort_by(f64::total_cmp);
-    let within = ratios.iter().filter(|e| **e <= 0.15).count();
-    println!(
-        "Time over that of jets: {within} of {} predictions within 15 %, the median {:.1} %, \
-         nine in ten within {:.1} %.\n",
-        ratios.len(),
-        100.0 * ratios.get(ratios.len() / 2).unwrap_or(&f64::NAN),
-        100.0 * ratios.get(ratios.len() * 9 / 10).unwrap_or(&f64::NAN),
-    );
+    for (whole, what) in [(false, "in chunks"), (true, "in one piece")] {
+        let mut ratios: Vec<f64> = ours()
+            .filter(|line| line.is("whole") == whole)
+            .filter(|line| line.text("lowering") != "jets" && line.text("lowering") != "auto")
+            .filter_map(|line| {
+                let jets = study.other(line, "jets", false)?;
+                let predicted = ratio(line.number("predicted_s"), jets.number("predicted_s"))?;
+                let measured = ratio(line.seconds(), jets.seconds())?;
+                Some((predicted / measured).ln().abs().exp_m1())
+            })
+            .collect();
+        ratios.sort_by(f64::total_cmp);
+        let within = ratios.iter().filter(|e| **e <= 0.15).count();
+        println!(
+            "Time over that of jets, {what}: {within} of {} predictions within 15 %, the median \
+             {:.1} % off, nine in ten within {:.1} %.\n",
+            ratios.len(),
+            100.0 * ratios.get(ratios.len() / 2).unwrap_or(&f64::NAN),
+            100.0 * ratios.get(ratios.len() * 9 / 10).unwrap_or(&f64::NAN),
+        );
+    }
     let mut late = Vec::new();
     for auto in ours().filter(|line| line.text("lowering") == "auto") {
         let setting = auto.setting();
