@@ -6,7 +6,7 @@
 
 use crate::common::{Outcome, Reference, Settings, maps};
 use dualtape::optim::fit_last_layer;
-use dualtape::{Elemental::Tanh, Equation, Error, Field, Parameters};
+use dualtape::{Elemental::Sin, Equation, Error, Field, Parameters};
 use std::f64::consts::PI;
 
 const SCALES: [f64; 4] = [4.0, 8.0, 12.0, 16.0];
@@ -15,7 +15,7 @@ const GRID: [(f64, f64, usize); 2] = [(0.0, 1.0, 161), (0.0, 1.0, 161)];
 
 pub fn run(settings: &Settings) -> Result<Outcome, Error> {
     let mut params = Parameters::seeded(settings.seed);
-    let net = params.mlp("u", &[4, 20, 20, 1], Tanh)?;
+    let net = params.mlp("u", &[4, 20, 20, 1], Sin)?;
     let u = |x: Field, y: Field| {
         let (x, y) = (4.0 * PI * x, 4.0 * PI * y);
         let [n] = net.at(&[x.cos(), (2.0 * x).cos(), y.cos(), (2.0 * y).cos()]);

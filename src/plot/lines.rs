@@ -3,7 +3,7 @@
 use super::axis::{Axis, equal_scales};
 use super::{
     Canvas, FONT, GRID, INK, Layout, PALETTE, Pixels, TICK, UNIT, VIRIDIS, blend, canvas, dashed,
-    dots, drawing, mesh, png, save, sized, text, title,
+    dots, drawing, mesh, save, sized, text, title,
 };
 use crate::error::{Error, check_finite};
 use plotters::prelude::*;
@@ -206,8 +206,9 @@ impl Lines {
     ///
     /// # Errors
     /// As [`to_svg`](Self::to_svg).
+    #[cfg(feature = "png")]
     pub fn to_png(&self) -> Result<Vec<u8>, Error> {
-        png::render(&self.to_svg()?)
+        super::png::render(&self.to_svg()?)
     }
 
     /// The picture as SVG text.

@@ -3,7 +3,7 @@
 use super::axis::{Axis, equal_scales};
 use super::{
     BLUE_RED, FONT, INK, LABEL, Layout, MISSING, Pixels, TICK, UNIT, VIRIDIS, blend, canvas, dots,
-    drawing, extent, mesh, png, save, sized, text, title,
+    drawing, extent, mesh, save, sized, text, title,
 };
 use crate::error::{Error, check_finite};
 use plotters::coord::ranged1d::{Ranged, ValueFormatter};
@@ -174,8 +174,9 @@ impl Map {
     ///
     /// # Errors
     /// As [`to_svg`](Self::to_svg).
+    #[cfg(feature = "png")]
     pub fn to_png(&self) -> Result<Vec<u8>, Error> {
-        png::render(&self.to_svg()?)
+        super::png::render(&self.to_svg()?)
     }
 
     /// The picture as SVG text.
