@@ -386,51 +386,32 @@ impl Work {
             }
             Step::Affine {
                 weight,
+                transposed,
                 runs,
                 columns,
                 ..
             } => {
-                let key = keys[*weight];
-                self.multiply(key.rows, key.columns, length(runs));
-                self.moves += (key.rows * columns.len()) as f64;
-            }
-            Step::Transposed {
-                weight,
-                runs,
-                columns,
-                ..
-            } => {
-                let key = keys[*weight];
-                self.multiply(key.columns, key.rows, length(runs));
-                self.moves += (key.columns * columns.len()) as f64;
+                let (outputs, inputs) = keys[*weight].shape(*transposed);
+                self.multiply(outputs, inputs, length(runs));
+                self.moves += (outputs * columns.len()) as f64;
             }
             Step::AffineAdjoint {
                 weight,
+                transposed,
+                bias,
                 runs,
                 columns,
                 abar,
                 ..
             } => {
                 let key = keys[*weight];
+                let (outputs, inputs) = key.shape(*transposed);
                 if abar.is_some() {
-                    self.multiply(key.columns, key.rows, length(runs));
+                    self.multiply(inputs, outputs, length(runs));
                 }
                 self.outer(key, length(runs));
-                self.moves += (key.rows * (1 + columns.len())) as f64;
-            }
-            Step::TransposedAdjoint {
-                weight,
-                runs,
-                columns,
-                abar,
-                ..
-            } => {
-                let key = keys[*weight];
-                if abar.is_some() {
-                    self.multiply(key.rows, key.columns, length(runs));
-                }
-                self.outer(key, length(runs));
-                self.moves += (key.columns * columns.len()) as f64;
+                let sums = columns.len() + usize::from(bias.is_some());
+                self.moves += (outputs * sums) as f64;
             }
             Step::ParameterAdjoint { .. } => self.moves += 1.0,
             Step::Select { dst, .. } | Step::SelectAdjoint { dst, .. } => {

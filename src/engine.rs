@@ -931,10 +931,6 @@ impl RowPlan {
                     let weights = key.offset..key.offset + key.rows * key.columns;
                     [Some(weights), bias]
                 }
-                Step::TransposedAdjoint { weight, .. } => {
-                    let key = keys[*weight];
-                    [Some(key.offset..key.offset + key.rows * key.columns), None]
-                }
                 Step::ParameterAdjoint { index, .. } => [Some(*index..index + 1), None],
                 _ => [None, None],
             };

@@ -35,6 +35,24 @@ pub(crate) struct WeightKey {
     pub(crate) columns: usize,
 }
 
+impl WeightKey {
+    /// Rows of what a product with the matrix, or its transpose, gives and takes.
+    pub(crate) fn shape(self, transposed: bool) -> (usize, usize) {
+        match transposed {
+            false => (self.rows, self.columns),
+            true => (self.columns, self.rows),
+        }
+    }
+
+    /// Where in the matrix the weight is by which an input enters an output.
+    pub(crate) fn place(self, transposed: bool, output: usize, input: usize) -> usize {
+        match transposed {
+            false => output * self.columns + input,
+            true => input * self.columns + output,
+        }
+    }
+}
+
 /// Which matrices are packed, once an evaluation, for all conditions.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct WeightTable {
@@ -176,20 +194,13 @@ pub(crate) enum Step {
         /// None where nothing is multiplied out.
         src: Option<BufferId>,
         weight: usize,
+        /// Whether it is a product with Wᵀ.
+        transposed: bool,
         bias: Option<usize>,
         /// Place of the value in dst.
         value: Option<usize>,
         runs: Vec<Run>,
         /// Planes that are not multiplied out.
-        columns: Vec<ColumnSum>,
-    },
-    /// The same with the transposed matrix, and without b.
-    Transposed {
-        dst: BufferId,
-        src: Option<BufferId>,
-        weight: usize,
-        runs: Vec<Run>,
-        /// Planes that are sums of rows of W.
         columns: Vec<ColumnSum>,
     },
     Guard {
@@ -212,21 +223,12 @@ pub(crate) enum Step {
         src: Option<BufferId>,
         abar: Option<(BufferId, Mode, Vec<Zero>)>,
         weight: usize,
+        transposed: bool,
         bias: Option<usize>,
         value: Option<usize>,
         runs: Vec<Run>,
         columns: Vec<ColumnSum>,
         /// The input may be NaN in lanes that a selection did not take.
-        guarded: bool,
-    },
-    /// Adjoint of a product with the transposed matrix.
-    TransposedAdjoint {
-        zbar: BufferId,
-        src: Option<BufferId>,
-        abar: Option<(BufferId, Mode, Vec<Zero>)>,
-        weight: usize,
-        runs: Vec<Run>,
-        columns: Vec<ColumnSum>,
         guarded: bool,
     },
     /// Adjoint of a composition whose f' follows from v.
@@ -372,13 +374,8 @@ impl Plan {
             .iter()
             .chain(&self.reverse)
             .map(|step| match step {
-                Step::Affine { weight, runs, .. } | Step::Transposed { weight, runs, .. } => {
-                    product(*weight, runs)
-                }
+                Step::Affine { weight, runs, .. } => product(*weight, runs),
                 Step::AffineAdjoint {
-                    weight, runs, abar, ..
-                }
-                | Step::TransposedAdjoint {
                     weight, runs, abar, ..
                 } => product(*weight, runs) * (1 + usize::from(abar.is_some())),
                 _ => 0,
@@ -548,7 +545,7 @@ impl Step {
                 outputs.iter().for_each(|&id| touch(id));
                 touch(*z);
             }
-            Self::Affine { dst, src, .. } | Self::Transposed { dst, src, .. } => {
+            Self::Affine { dst, src, .. } => {
                 touch(*dst);
                 src.iter().for_each(|&id| touch(id));
             }
@@ -567,9 +564,6 @@ impl Step {
                 .into_iter()
                 .for_each(|&id| touch(id)),
             Self::AffineAdjoint {
-                zbar, src, abar, ..
-            }
-            | Self::TransposedAdjoint {
                 zbar, src, abar, ..
             } => {
                 touch(*zbar);
@@ -773,7 +767,7 @@ impl Builder<'_> {
             | Op::Elemental(_) => self.linear(id, dst, None),
             Op::Product => self.product(id, dst),
             Op::Affine { weight, bias } => self.affine(id, dst, *weight, *bias),
-            Op::Transposed { weight } => self.transposed(id, dst, *weight),
+            Op::Transposed { weight } => self.affine(id, dst, *weight, None),
             Op::Guard => Step::Guard {
                 dst,
                 factor: self.value_or_zero(node.inputs[0]),
@@ -1229,20 +1223,9 @@ impl Builder<'_> {
             dst,
             src: (!runs.is_empty()).then(|| self.value_or_zero(input)),
             weight,
+            transposed: matches!(node.op, Op::Transposed { .. }),
             bias,
             value: self.planes(id).position(&Plane::value()),
-            runs,
-            columns,
-        }
-    }
-
-    fn transposed(&mut self, id: NodeId, dst: BufferId, weight: usize) -> Step {
-        let input = self.tape.nodes()[id].inputs[0];
-        let (runs, columns) = self.affine_planes(id, input);
-        Step::Transposed {
-            dst,
-            src: (!runs.is_empty()).then(|| self.value_or_zero(input)),
-            weight: self.weight(id, weight),
             runs,
             columns,
         }
@@ -1589,23 +1572,12 @@ impl Builder<'_> {
             (dst, mode, fill.zeros())
         });
         let guarded = self.guarded[id];
-        if let Op::Transposed { .. } = self.tape.nodes()[id].op {
-            self.plan.reverse.push(Step::TransposedAdjoint {
-                zbar,
-                src,
-                abar,
-                weight,
-                runs,
-                columns,
-                guarded,
-            });
-            return;
-        }
         self.plan.reverse.push(Step::AffineAdjoint {
             zbar,
             src,
             abar,
             weight,
+            transposed: matches!(self.tape.nodes()[id].op, Op::Transposed { .. }),
             bias,
             value: self.planes(id).position(&Plane::value()),
             runs,

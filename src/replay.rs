@@ -224,6 +224,12 @@ impl<T: Real> Replay<'_, T> {
         }
     }
 
+    /// The matrix of a product, or its transpose.
+    fn packed(&self, weight: usize, transposed: bool) -> &Packed<T> {
+        let (matrix, transpose) = &self.weights.packed[weight];
+        if transposed { transpose } else { matrix }
+    }
+
     fn rows(&self, id: BufferId) -> Rows {
         Rows {
             stride: self.layout.stride[id],
@@ -326,31 +332,6 @@ fn forward_step<T: Real, S: Isa>(
         Step::Compose { .. } | Step::Family { .. } => {
             elemental_step(simd, replay, step, arena, scratch, planes);
         }
-        Step::Transposed {
-            dst,
-            src,
-            weight,
-            runs,
-            columns,
-        } => {
-            let (dst_rows, (src, src_rows)) = (replay.rows(*dst), replay.source(*src));
-            let [z, a] = parts(arena, [replay.range(*dst), src]);
-            let key = replay.keys[*weight];
-            on(
-                simd,
-                Transposed {
-                    packed: &replay.weights.packed[*weight].1,
-                    weight: &replay.weights.theta[key.offset..][..key.rows * key.columns],
-                    runs,
-                    columns,
-                    lanes,
-                    a,
-                    a_rows: src_rows,
-                    z,
-                    z_rows: dst_rows,
-                },
-            );
-        }
         Step::Guard {
             dst,
             factor,
@@ -366,6 +347,7 @@ fn forward_step<T: Real, S: Isa>(
             dst,
             src,
             weight,
+            transposed,
             bias,
             value,
             runs,
@@ -378,7 +360,9 @@ fn forward_step<T: Real, S: Isa>(
             on(
                 simd,
                 Affine {
-                    packed: &replay.weights.packed[*weight].0,
+                    packed: replay.packed(*weight, *transposed),
+                    key,
+                    transposed: *transposed,
                     weight: &theta[key.offset..][..key.rows * key.columns],
                     bias: bias.map(|at| &theta[at..at + key.rows]),
                     value: *value,
@@ -876,50 +860,10 @@ impl<T: Real> Kernel for Members<'_, '_, T> {
     }
 }
 
-struct Transposed<'a, T> {
-    packed: &'a Packed<T>,
-    weight: &'a [T],
-    runs: &'a [Run],
-    columns: &'a [ColumnSum],
-    lanes: usize,
-    a: &'a [T],
-    a_rows: Rows,
-    z: &'a mut [T],
-    z_rows: Rows,
-}
-
-impl<T: Real> Kernel for Transposed<'_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Isa>(self, simd: S) {
-        let Self { lanes, .. } = self;
-        for run in self.runs {
-            multiply(
-                simd,
-                self.packed,
-                &self.a[run.src * lanes..],
-                self.a_rows.stride,
-                &mut self.z[run.dst * lanes..],
-                self.z_rows.stride,
-                run.len * lanes,
-                Start::Zero,
-            );
-        }
-        for row in 0..self.z_rows.count {
-            let z = self.z_rows.of_mut(self.z, row);
-            for ColumnSum { place, parts } in self.columns {
-                let mut sum = T::ZERO;
-                for &(column, factor) in parts {
-                    sum += self.weight[column * self.z_rows.count + row] * T::from_f64(factor);
-                }
-                z[place * lanes..][..lanes].fill(sum);
-            }
-        }
-    }
-}
-
 struct Affine<'a, T> {
     packed: &'a Packed<T>,
+    key: WeightKey,
+    transposed: bool,
     weight: &'a [T],
     bias: Option<&'a [T]>,
     value: Option<usize>,
@@ -957,19 +901,18 @@ impl<T: Real> Kernel for Affine<'_, T> {
             );
         }
         biased |= self.columns.iter().any(|sum| self.value == Some(sum.place));
-        let inputs = self.weight.len() / self.z_rows.count.max(1);
         for row in 0..self.z_rows.count {
             let z = self.z_rows.of_mut(self.z, row);
             if let (false, Some(place)) = (biased, self.value) {
                 let bias = self.bias.map_or(T::ZERO, |bias| bias[row]);
                 z[place * lanes..][..lanes].fill(bias);
             }
-            let weight = &self.weight[row * inputs..][..inputs];
             for ColumnSum { place, parts } in self.columns {
                 let bias = self.bias.filter(|_| self.value == Some(*place));
                 let mut sum = bias.map_or(T::ZERO, |bias| bias[row]);
-                for &(column, factor) in parts {
-                    sum += weight[column] * T::from_f64(factor);
+                for &(input, factor) in parts {
+                    let weight = self.weight[self.key.place(self.transposed, row, input)];
+                    sum += weight * T::from_f64(factor);
                 }
                 z[place * lanes..][..lanes].fill(sum);
             }
@@ -1023,6 +966,7 @@ fn reverse_step<T: Real, S: Isa>(
             src,
             abar,
             weight,
+            transposed,
             bias,
             value,
             runs,
@@ -1037,7 +981,7 @@ fn reverse_step<T: Real, S: Isa>(
                 on(
                     simd,
                     InputAdjoint {
-                        packed: &replay.weights.packed[*weight].1,
+                        packed: replay.packed(*weight, !transposed),
                         mode: *mode,
                         runs,
                         lanes,
@@ -1058,6 +1002,7 @@ fn reverse_step<T: Real, S: Isa>(
                 WeightAdjoint {
                     index,
                     key,
+                    transposed: *transposed,
                     bias: *bias,
                     value: *value,
                     runs,
@@ -1107,55 +1052,6 @@ fn reverse_step<T: Real, S: Isa>(
                     adjoint: adjoint.map(|id| (&*numbers, replay.rows(id))),
                     dst: dst_numbers,
                     dst_rows: replay.rows(*dst),
-                    scratch,
-                },
-            );
-        }
-        Step::TransposedAdjoint {
-            zbar,
-            src,
-            abar,
-            weight,
-            runs,
-            columns,
-            guarded,
-        } => {
-            if let Some((dst, mode, zeros)) = abar {
-                let (dst_rows, zbar_rows) = (replay.rows(*dst), replay.rows(*zbar));
-                zero(&mut arena[replay.range(*dst)], dst_rows, lanes, zeros);
-                let [a, z] = parts(arena, [replay.range(*dst), replay.range(*zbar)]);
-                on(
-                    simd,
-                    InputAdjoint {
-                        packed: &replay.weights.packed[*weight].0,
-                        mode: *mode,
-                        runs,
-                        lanes,
-                        zbar: z,
-                        zbar_rows,
-                        abar: a,
-                        abar_rows: dst_rows,
-                    },
-                );
-            }
-            let (zbar_rows, (src, src_rows)) = (replay.rows(*zbar), replay.source(*src));
-            let [z, a] = parts(arena, [replay.range(*zbar), src]);
-            if *guarded {
-                scrub(z, zbar_rows, a, src_rows, lanes);
-            }
-            on(
-                simd,
-                TransposedWeightAdjoint {
-                    index,
-                    key: replay.keys[*weight],
-                    runs,
-                    columns,
-                    lanes,
-                    zbar: z,
-                    zbar_rows,
-                    a,
-                    a_rows: src_rows,
-                    sink,
                     scratch,
                 },
             );
@@ -1279,6 +1175,7 @@ struct WeightAdjoint<'a, 's, T> {
     /// Of the step.
     index: usize,
     key: WeightKey,
+    transposed: bool,
     bias: Option<usize>,
     value: Option<usize>,
     runs: &'a [Run],
@@ -1298,22 +1195,29 @@ impl<T: Real> Kernel for WeightAdjoint<'_, '_, T> {
     fn run<S: Isa>(self, simd: S) {
         let Self {
             key,
+            transposed,
             lanes,
             zbar,
             zbar_rows,
             ..
         } = self;
+        let (outputs, inputs) = key.shape(transposed);
+        let at = |output: usize, input: usize| key.place(transposed, output, input);
         let weight = key.offset..key.offset + key.rows * key.columns;
         match self.sink {
             Sink::Gradient(gradient) => {
                 for run in self.runs {
+                    let z = (&zbar[run.dst * lanes..], zbar_rows.stride);
+                    let a = (&self.a[run.src * lanes..], self.a_rows.stride);
+                    // Of Wᵀ the rows of z̄ and of a change places.
+                    let (left, right) = if transposed { (a, z) } else { (z, a) };
                     outer(
                         simd,
-                        &zbar[run.dst * lanes..],
-                        zbar_rows.stride,
+                        left.0,
+                        left.1,
                         key.rows,
-                        &self.a[run.src * lanes..],
-                        self.a_rows.stride,
+                        right.0,
+                        right.1,
                         key.columns,
                         run.len * lanes,
                         &mut gradient[weight.clone()],
@@ -1325,38 +1229,36 @@ impl<T: Real> Kernel for WeightAdjoint<'_, '_, T> {
                         simd,
                         zbar,
                         zbar_rows.stride,
-                        key.rows,
+                        outputs,
                         place * lanes..(place + 1) * lanes,
-                        &mut gradient[bias..bias + key.rows],
+                        &mut gradient[bias..bias + outputs],
                     );
                 }
                 let gradient = &mut gradient[weight];
                 for ColumnSum { place, parts } in self.columns {
-                    for row in 0..key.rows {
+                    for row in 0..outputs {
                         let total = sum(simd, &zbar_rows.of(zbar, row)[place * lanes..][..lanes]);
-                        for &(column, factor) in parts {
-                            gradient[row * key.columns + column] += T::from_f64(factor) * total;
+                        for &(input, factor) in parts {
+                            gradient[at(row, input)] += T::from_f64(factor) * total;
                         }
                     }
                 }
             }
             Sink::Rows { rows, first } => {
                 let first = first[self.index];
-                for row in 0..key.rows {
+                for row in 0..outputs {
                     let zbar = zbar_rows.of(zbar, row);
-                    for column in 0..key.columns {
-                        let a = self.a_rows.of(self.a, column);
-                        let at = (key.offset + row * key.columns + column) * lanes;
-                        let out = &mut rows[at..at + lanes];
+                    for input in 0..inputs {
+                        let a = self.a_rows.of(self.a, input);
+                        let out = &mut rows[(key.offset + at(row, input)) * lanes..][..lanes];
                         row_of_products(simd, self.runs, zbar, a, out, first);
                     }
                     for ColumnSum { place, parts } in self.columns {
-                        for &(column, factor) in parts {
-                            let at = (key.offset + row * key.columns + column) * lanes;
+                        for &(input, factor) in parts {
                             axpy(
                                 T::from_f64(factor),
                                 &zbar[place * lanes..][..lanes],
-                                &mut rows[at..at + lanes],
+                                &mut rows[(key.offset + at(row, input)) * lanes..][..lanes],
                                 Mode::Accumulate,
                             );
                         }
@@ -1412,79 +1314,5 @@ fn row_of_products<T: Real, S: Isa>(
         }
         out.copy_from_slice(&sums[..out.len()]);
         start += len;
-    }
-}
-
-/// W̄ of Wᵀ·a: rows of a and of z̄ change places.
-struct TransposedWeightAdjoint<'a, 's, T> {
-    /// Of the step.
-    index: usize,
-    key: WeightKey,
-    runs: &'a [Run],
-    columns: &'a [ColumnSum],
-    lanes: usize,
-    zbar: &'a [T],
-    zbar_rows: Rows,
-    a: &'a [T],
-    a_rows: Rows,
-    sink: &'a mut Sink<'s, T>,
-    scratch: &'a mut [T],
-}
-
-impl<T: Real> Kernel for TransposedWeightAdjoint<'_, '_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Isa>(self, simd: S) {
-        let Self { key, lanes, .. } = self;
-        match self.sink {
-            Sink::Gradient(gradient) => {
-                let gradient = &mut gradient[key.offset..][..key.rows * key.columns];
-                for run in self.runs {
-                    outer(
-                        simd,
-                        &self.a[run.src * lanes..],
-                        self.a_rows.stride,
-                        key.rows,
-                        &self.zbar[run.dst * lanes..],
-                        self.zbar_rows.stride,
-                        key.columns,
-                        run.len * lanes,
-                        gradient,
-                        self.scratch,
-                    );
-                }
-                for ColumnSum { place, parts } in self.columns {
-                    for column in 0..key.columns {
-                        let zbar = self.zbar_rows.of(self.zbar, column);
-                        let total = sum(simd, &zbar[place * lanes..][..lanes]);
-                        for &(row, factor) in parts {
-                            gradient[row * key.columns + column] += T::from_f64(factor) * total;
-                        }
-                    }
-                }
-            }
-            Sink::Rows { rows, first } => {
-                let first = first[self.index];
-                for column in 0..key.columns {
-                    let zbar = self.zbar_rows.of(self.zbar, column);
-                    let at = |row: usize| (key.offset + row * key.columns + column) * lanes;
-                    for row in 0..key.rows {
-                        let a = self.a_rows.of(self.a, row);
-                        let out = &mut rows[at(row)..at(row) + lanes];
-                        row_of_products(simd, self.runs, zbar, a, out, first);
-                    }
-                    for ColumnSum { place, parts } in self.columns {
-                        for &(row, factor) in parts {
-                            axpy(
-                                T::from_f64(factor),
-                                &zbar[place * lanes..][..lanes],
-                                &mut rows[at(row)..at(row) + lanes],
-                                Mode::Accumulate,
-                            );
-                        }
-                    }
-                }
-            }
-        }
     }
 }
