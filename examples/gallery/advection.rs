@@ -3,12 +3,9 @@
 //!
 //! A layer of sines holds this **exactly**, by one of its units: its frequency is to be found.
 
-use crate::common::{Outcome, Reference, Settings, maps};
+use crate::common::{Drawn, Outcome, Reference, Settings, maps};
 use dualtape::optim::fit_last_layer;
-use dualtape::{
-    Architecture, Condition, Design, Engine, Equation, Error, LevenbergMarquardt, Parameters,
-    Problem, Sampler, ansatz,
-};
+use dualtape::{Architecture, Equation, Error, Parameters, Sampler, ansatz};
 use std::f64::consts::TAU;
 
 const SPEED: f64 = 50.0;
@@ -35,34 +32,19 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
     let solution = record("solution")?;
     let reference = Reference::grid(GRID, |[t, x]| (x - SPEED * t).sin())?;
 
-    let draw = |sampler: &mut Sampler, count| sampler.draw(Design::Sobol, count);
-    let mut samplers = vec![
-        Sampler::new(&[(0.0, 1.0), (0.0, TAU)], settings.seed)?,
-        Sampler::new(&[(0.0, 0.0), (0.0, TAU)], settings.seed)?,
-        Sampler::new(&[(0.0, 1.0), (0.0, 0.0)], settings.seed)?,
+    let sampler = |t, x| Sampler::new(&[(0.0, t), (0.0, x)], settings.seed);
+    let train =
+        settings
+            .train(400)
+            .compare("u", &solution, &reference.points, &reference.truth, 10);
+    let drawn = vec![
+        Drawn::new(&advection, sampler(1.0, TAU)?, INSIDE),
+        Drawn::new(&start, sampler(0.0, TAU)?, SIDES),
+        Drawn::new(&period, sampler(1.0, 0.0)?, SIDES),
     ];
-    let problem = Problem::new(
-        &params,
-        [
-            Condition::new(&advection, draw(&mut samplers[0], INSIDE)?),
-            Condition::new(&start, draw(&mut samplers[1], SIDES)?),
-            Condition::new(&period, draw(&mut samplers[2], SIDES)?),
-        ],
-    )?;
-    let mut engine = Engine::with(&problem, &settings.options())?;
-    fit_last_layer(&engine, &mut params, &net)?;
-    let report = settings
-        .train(400)
-        .compare("u", &solution, &reference.points, &reference.truth, 10)
-        .redraw(50, samplers, move |samplers, engine, _| {
-            engine.set_points("advection", draw(&mut samplers[0], INSIDE)?)?;
-            engine.set_points("start", draw(&mut samplers[1], SIDES)?)?;
-            engine.set_points("period", draw(&mut samplers[2], SIDES)?)
-        })
-        .run(&mut engine, &mut params, &mut LevenbergMarquardt::default())?;
-    report
-        .history
-        .write_csv(settings.out.join("advection.csv"))?;
+    let report = settings.fit_all(train, &mut params, drawn, |engine, params| {
+        fit_last_layer(engine, params, &net).map(drop)
+    })?;
 
     let error = reference.error(&solution, &params)?;
     maps(settings, "advection", GRID, ("t", "x"), &reference, &error)?;

@@ -93,19 +93,21 @@ pub fn inverse(settings: &Settings) -> Result<Outcome, Error> {
     const POINTS: usize = 4000;
     const OBSERVED: usize = 500;
     const NU: f64 = 0.01 / PI;
+    /// What ν is taken for at first; the network's inputs and the points go by it.
+    const GUESS: f64 = 0.01;
     let mut params = Parameters::seeded(settings.seed);
     let net = params.mlp("u", &[3, 20, 20, 20, 1], Tanh)?;
     let lambda = params.coefficient("lambda", 0.5)?;
-    let nu = params.coefficient("nu", 0.01)?;
+    let nu = params.coefficient("nu", GUESS)?;
     let burgers = Equation::record("burgers", &params, ["t", "x"], |[t, x]| {
-        let u = ansatz(&net, NU, t, x);
+        let u = ansatz(&net, GUESS, t, x);
         u.d(t) + lambda.field() * u * u.d(x) - nu.field() * u.d(x).d(x)
     })?;
     let solution = Equation::record("solution", &params, ["t", "x"], |[t, x]| {
-        ansatz(&net, NU, t, x)
+        ansatz(&net, GUESS, t, x)
     })?;
     let observations = Equation::record("observations", &params, ["t", "x"], |[t, x]| {
-        ansatz(&net, NU, t, x) - data("u")
+        ansatz(&net, GUESS, t, x) - data("u")
     })?;
     let reference = Reference::grid(GRID, |[t, x]| exact(NU, t, x))?;
 
@@ -116,7 +118,7 @@ pub fn inverse(settings: &Settings) -> Result<Outcome, Error> {
     let problem = Problem::new(
         &params,
         [
-            Condition::new(&burgers, draw(&mut sampler, NU, POINTS)?),
+            Condition::new(&burgers, draw(&mut sampler, GUESS, POINTS)?),
             Condition::new(&observations, observed).weight(100.0),
         ],
     )?;
@@ -125,7 +127,7 @@ pub fn inverse(settings: &Settings) -> Result<Outcome, Error> {
         .train(100)
         .compare("u", &solution, &reference.points, &reference.truth, 10)
         .redraw(20, sampler, move |sampler, engine, _| {
-            engine.set_points("burgers", draw(sampler, NU, POINTS)?)
+            engine.set_points("burgers", draw(sampler, GUESS, POINTS)?)
         })
         .run(&mut engine, &mut params, &mut LevenbergMarquardt::default())?;
     report.history.write_csv(settings.out.join("inverse.csv"))?;

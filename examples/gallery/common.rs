@@ -60,8 +60,7 @@ impl Settings {
             .progress(true)
     }
 
-    /// Trains one equation on a box by Levenberg-Marquardt, after a `start`; on `count`
-    /// points of Sobol's sequence, and the next ones every 50 steps.
+    /// Trains one equation on a box; see [`fit_all`](Self::fit_all).
     pub fn fit(
         &self,
         train: Train<'_>,
@@ -70,18 +69,39 @@ impl Settings {
         (bounds, count): (&[(f64, f64)], usize),
         start: impl FnOnce(&mut Engine, &mut Parameters) -> Result<(), Error>,
     ) -> Result<Report, Error> {
-        let mut sampler = Sampler::new(bounds, self.seed)?;
-        let points = sampler.draw(Design::Sobol, count)?;
-        let problem = Problem::new(params, [Condition::new(equation, points)])?;
+        let drawn = Drawn::new(equation, Sampler::new(bounds, self.seed)?, count);
+        self.fit_all(train, params, vec![drawn], start)
+    }
+
+    /// Trains conditions by Levenberg-Marquardt, after a `start`; each on points of Sobol's
+    /// sequence, and the next ones every 50 steps. The history is named after the first.
+    pub fn fit_all(
+        &self,
+        train: Train<'_>,
+        params: &mut Parameters,
+        drawn: Vec<Drawn<'_>>,
+        start: impl FnOnce(&mut Engine, &mut Parameters) -> Result<(), Error>,
+    ) -> Result<Report, Error> {
+        let (mut conditions, mut samplers, mut names) = (Vec::new(), Vec::new(), Vec::new());
+        for mut one in drawn {
+            let points = one.sampler.draw(Design::Sobol, one.count)?;
+            let condition = Condition::new(one.equation, points).named(one.name);
+            conditions.push(condition.weight(one.weight));
+            samplers.push(one.sampler);
+            names.push((one.name.to_owned(), one.count));
+        }
+        let problem = Problem::new(params, conditions)?;
         let mut engine = Engine::with(&problem, &self.options())?;
         let begin = Instant::now();
         start(&mut engine, params)?;
         let before = begin.elapsed().as_secs_f64();
-        let name = equation.name().to_owned();
-        let history = self.out.join(format!("{name}.csv"));
+        let history = self.out.join(format!("{}.csv", names[0].0));
         let mut report = train
-            .redraw(50, sampler, move |sampler, engine, _| {
-                engine.set_points(&name, sampler.draw(Design::Sobol, count)?)
+            .redraw(50, samplers, move |samplers, engine, _| {
+                for (sampler, (name, count)) in samplers.iter_mut().zip(&names) {
+                    engine.set_points(name, sampler.draw(Design::Sobol, *count)?)?;
+                }
+                Ok(())
             })
             .run(&mut engine, params, &mut LevenbergMarquardt::default())?;
         report.history.write_csv(history)?;
@@ -95,6 +115,28 @@ impl Settings {
         train
             .run(engine, params, &mut SsBroyden::default())
             .map(drop)
+    }
+}
+
+/// A condition whose points are drawn anew as training goes on.
+pub struct Drawn<'a> {
+    pub equation: &'a Equation,
+    pub name: &'a str,
+    pub weight: f64,
+    pub sampler: Sampler,
+    pub count: usize,
+}
+
+impl<'a> Drawn<'a> {
+    /// Named after the equation, with weight 1.
+    pub fn new(equation: &'a Equation, sampler: Sampler, count: usize) -> Self {
+        Self {
+            name: equation.name(),
+            equation,
+            weight: 1.0,
+            sampler,
+            count,
+        }
     }
 }
 

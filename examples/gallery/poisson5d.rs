@@ -5,12 +5,10 @@
 //! they would be the solution itself. A layer of sines holds this solution **exactly**, by
 //! five of its units; the directions of five axes and their frequency are to be found.
 
-use crate::common::{Outcome, Reference, Settings, maps};
+use crate::common::{Drawn, Outcome, Reference, Settings, maps};
+use dualtape::domain::Region;
 use dualtape::optim::fit_last_layer;
-use dualtape::{
-    Architecture, Condition, Design, Domain, Engine, Equation, Error, Field, LevenbergMarquardt,
-    Parameters, Points, Problem, Sampler,
-};
+use dualtape::{Architecture, Domain, Equation, Error, Field, Parameters, Points, Sampler};
 use std::f64::consts::PI;
 
 const INSIDE: usize = 4096;
@@ -27,7 +25,7 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
     };
     let sum = |x: [Field; 5]| -> Field { x.iter().map(|&x| (PI * x).cos()).sum() };
     let names = ["a", "b", "c", "d", "e"];
-    let poisson = Equation::record("poisson", &params, names, |x| {
+    let poisson = Equation::record("poisson5d", &params, names, |x| {
         u(x).laplacian(&x) + PI * PI * sum(x)
     })?;
     let faces = Equation::record("faces", &params, names, |x| u(x) - sum(x))?;
@@ -36,30 +34,21 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
     let checked = Sampler::over(&cube.interior(), 1000).uniform(CHECKED)?;
     let reference = Reference::at(checked, exact);
 
-    let mut samplers = vec![
-        Sampler::over(&cube.interior(), settings.seed),
-        Sampler::over(&cube.boundary()?, settings.seed),
+    let over = |region: &Region| Sampler::over(region, settings.seed);
+    let train =
+        settings
+            .train(200)
+            .compare("u", &solution, &reference.points, &reference.truth, 10);
+    let drawn = vec![
+        Drawn::new(&poisson, over(&cube.interior()), INSIDE),
+        Drawn {
+            weight: 100.0,
+            ..Drawn::new(&faces, over(&cube.boundary()?), FACES)
+        },
     ];
-    let problem = Problem::new(
-        &params,
-        [
-            Condition::new(&poisson, samplers[0].draw(Design::Sobol, INSIDE)?),
-            Condition::new(&faces, samplers[1].draw(Design::Sobol, FACES)?).weight(100.0),
-        ],
-    )?;
-    let mut engine = Engine::with(&problem, &settings.options())?;
-    fit_last_layer(&engine, &mut params, &net)?;
-    let report = settings
-        .train(200)
-        .compare("u", &solution, &reference.points, &reference.truth, 10)
-        .redraw(50, samplers, |samplers, engine, _| {
-            engine.set_points("poisson", samplers[0].draw(Design::Sobol, INSIDE)?)?;
-            engine.set_points("faces", samplers[1].draw(Design::Sobol, FACES)?)
-        })
-        .run(&mut engine, &mut params, &mut LevenbergMarquardt::default())?;
-    report
-        .history
-        .write_csv(settings.out.join("poisson5d.csv"))?;
+    let report = settings.fit_all(train, &mut params, drawn, |engine, params| {
+        fit_last_layer(engine, params, &net).map(drop)
+    })?;
 
     // The middle plane of the first two coordinates.
     let plane = [(0.0, 1.0, 65), (0.0, 1.0, 65)];

@@ -4,12 +4,10 @@
 //! This is a sum of four waves that travel: one layer of sines holds it **exactly**. What is
 //! to be found are their frequencies.
 
-use crate::common::{Outcome, Reference, Settings, maps};
+use crate::common::{Drawn, Outcome, Reference, Settings, maps};
+use dualtape::domain::Region;
 use dualtape::optim::fit_last_layer;
-use dualtape::{
-    Architecture, Condition, Design, Domain, Engine, Equation, Error, LevenbergMarquardt,
-    Parameters, Problem, Sampler,
-};
+use dualtape::{Architecture, Domain, Equation, Error, Parameters, Sampler};
 use std::f64::consts::PI;
 
 const INSIDE: usize = 2048;
@@ -42,34 +40,30 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
     };
     let reference = Reference::grid(GRID, exact)?;
 
-    let draw = |sampler: &mut Sampler, count| sampler.draw(Design::Sobol, count);
-    let mut samplers = vec![
-        Sampler::over(&domain.interior(), settings.seed),
-        Sampler::over(&domain.side("initial")?, settings.seed),
-        Sampler::over(&domain.some_sides(&["left", "right"])?, settings.seed),
+    let train =
+        settings
+            .train(400)
+            .compare("u", &solution, &reference.points, &reference.truth, 10);
+    let over = |region: &Region| Sampler::over(region, settings.seed);
+    let (initial, ends) = (
+        domain.side("initial")?,
+        domain.some_sides(&["left", "right"])?,
+    );
+    let drawn = vec![
+        Drawn::new(&wave, over(&domain.interior()), INSIDE),
+        Drawn {
+            weight: 10.0,
+            ..Drawn::new(&start, over(&initial), SIDES)
+        },
+        Drawn {
+            name: "ends",
+            weight: 10.0,
+            ..Drawn::new(&solution, over(&ends), SIDES)
+        },
     ];
-    let problem = Problem::new(
-        &params,
-        [
-            Condition::new(&wave, draw(&mut samplers[0], INSIDE)?),
-            Condition::new(&start, draw(&mut samplers[1], SIDES)?).weight(10.0),
-            Condition::new(&solution, draw(&mut samplers[2], SIDES)?)
-                .named("ends")
-                .weight(10.0),
-        ],
-    )?;
-    let mut engine = Engine::with(&problem, &settings.options())?;
-    fit_last_layer(&engine, &mut params, &net)?;
-    let report = settings
-        .train(400)
-        .compare("u", &solution, &reference.points, &reference.truth, 10)
-        .redraw(50, samplers, move |samplers, engine, _| {
-            engine.set_points("wave", draw(&mut samplers[0], INSIDE)?)?;
-            engine.set_points("start", draw(&mut samplers[1], SIDES)?)?;
-            engine.set_points("ends", draw(&mut samplers[2], SIDES)?)
-        })
-        .run(&mut engine, &mut params, &mut LevenbergMarquardt::default())?;
-    report.history.write_csv(settings.out.join("wave.csv"))?;
+    let report = settings.fit_all(train, &mut params, drawn, |engine, params| {
+        fit_last_layer(engine, params, &net).map(drop)
+    })?;
 
     let error = reference.error(&solution, &params)?;
     maps(settings, "wave", GRID, ("t", "x"), &reference, &error)?;
