@@ -3,6 +3,9 @@
 //! `data/elemental.json` holds, for each function and precision, rows [x, c_0, …, c_9] of
 //! Taylor coefficients, computed from plain definitions with 1300 digits.
 
+mod common;
+
+use common::elementals;
 use dualtape::elemental::{Elemental, MAX_ORDER, Smoothness};
 use dualtape::{InstructionSet, Real};
 use num_dual::{Dual2_64, Dual3_64, Dual64, DualNum, HyperDual64};
@@ -52,43 +55,7 @@ fn named(name: &str) -> Elemental {
     if let Some(a) = argument("powf(") {
         return Powf(a.parse().unwrap());
     }
-    all().into_iter().find(|e| e.name() == name).unwrap()
-}
-
-fn all() -> Vec<Elemental> {
-    use Elemental::*;
-    vec![
-        Tanh,
-        Sigmoid,
-        LogSigmoid,
-        Softplus,
-        Silu,
-        Gelu,
-        Sin,
-        Cos,
-        Tan,
-        Exp,
-        ExpM1,
-        Ln,
-        Ln1p,
-        Sqrt,
-        Cbrt,
-        Recip,
-        Powi(3),
-        Powi(-2),
-        Powf(1.5),
-        Sinh,
-        Cosh,
-        Asin,
-        Acos,
-        Atan,
-        Asinh,
-        Acosh,
-        Atanh,
-        Erf,
-        Abs,
-        Relu,
-    ]
+    elementals().into_iter().find(|e| e.name() == name).unwrap()
 }
 
 /// What the tests need to know of a precision.
@@ -444,7 +411,7 @@ fn c15_fourth_order() {
 
 #[test]
 fn c18_smoothness() {
-    for elemental in all() {
+    for elemental in elementals() {
         let kinked = matches!(elemental, Elemental::Abs | Elemental::Relu);
         assert!(elemental.smoothness().allows(1));
         assert_eq!(elemental.smoothness().allows(2), !kinked, "{elemental}");
@@ -486,7 +453,7 @@ fn limits(elemental: &Elemental) -> Option<[(f64, f64); 2]> {
 
 #[test]
 fn limits_at_infinity() {
-    for elemental in all() {
+    for elemental in elementals() {
         let Some(limits) = limits(&elemental) else {
             continue;
         };
@@ -532,7 +499,7 @@ fn limits_at_infinity() {
 #[test]
 fn nan_passes_and_lies_outside_every_domain() {
     use Elemental::*;
-    for elemental in all() {
+    for elemental in elementals() {
         for set in InstructionSet::available() {
             let mut c = [0.0; 2];
             elemental.taylor_into(&[f64::NAN], 1, &mut c, set).unwrap();
@@ -644,7 +611,7 @@ fn f32_agrees_with_f64_over_its_whole_range() {
         .collect();
     let wide: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
     let n = x.len();
-    for elemental in all() {
+    for elemental in elementals() {
         let family = elemental.name();
         let family = family.split('(').next().unwrap();
         let bound = BOUNDS.iter().find(|b| b.0 == family).map_or(0.0, |b| b.2);
@@ -676,7 +643,7 @@ fn f32_agrees_with_f64_over_its_whole_range() {
 #[test]
 fn any_number_of_lanes_and_any_order_give_the_same_bits() {
     let x: Vec<f64> = (0..70).map(|i| f64::from(i) * 0.37 - 9.0).collect();
-    for elemental in all() {
+    for elemental in elementals() {
         for set in InstructionSet::available() {
             let mut all = vec![0.0; x.len() * (MAX_ORDER + 2)];
             elemental
@@ -706,7 +673,7 @@ fn any_number_of_lanes_and_any_order_give_the_same_bits() {
 #[test]
 fn a_coefficient_does_not_depend_on_how_many_are_asked() {
     let x: Vec<f64> = (0..64).map(|i| f64::from(i) * 0.41 - 13.0).collect();
-    for elemental in all() {
+    for elemental in elementals() {
         for set in InstructionSet::available() {
             let mut all = vec![0.0; x.len() * (MAX_ORDER + 2)];
             elemental
@@ -732,7 +699,7 @@ fn a_coefficient_does_not_depend_on_how_many_are_asked() {
 fn one_lane_is_as_many() {
     let set = InstructionSet::detect();
     let x = [-2.5, -0.3, 0.0, 0.7, 12.0];
-    for elemental in all() {
+    for elemental in elementals() {
         let mut c = vec![0.0; 6 * x.len()];
         elemental.taylor_into(&x, 5, &mut c, set).unwrap();
         for (lane, &x) in x.iter().enumerate() {
@@ -798,7 +765,7 @@ fn custom_functions() {
 
 #[test]
 fn names_are_unique() {
-    let mut names: Vec<String> = all().iter().map(ToString::to_string).collect();
+    let mut names: Vec<String> = elementals().iter().map(ToString::to_string).collect();
     let count = names.len();
     names.sort();
     names.dedup();
@@ -842,7 +809,7 @@ fn by_num_dual<D: DualNum<Primitive = f64> + Copy>(elemental: &Elemental, x: D) 
 
 #[test]
 fn apply_is_num_dual_in_moderate_range() {
-    for elemental in all() {
+    for elemental in elementals() {
         let points = match elemental {
             Elemental::Acosh => [1.2, 1.9, 3.0],
             Elemental::Asin | Elemental::Acos | Elemental::Atanh => [0.2, -0.5, 0.8],
@@ -965,7 +932,7 @@ proptest! {
     /// f(x + h) = Σ c_k h^k.
     #[test]
     fn series_sum_to_the_function(i in 0..30_usize, x in 0.2..0.8_f64, h in -0.02..0.02_f64) {
-        let elemental = &all()[i];
+        let elemental = &elementals()[i];
         let x = if *elemental == Elemental::Acosh { x + 1.0 } else { x };
         let c = elemental.taylor(x, MAX_ORDER + 1).unwrap();
         let sum = c.iter().rev().fold(0.0, |sum, c| sum * h + c);
@@ -976,7 +943,7 @@ proptest! {
     /// A difference quotient of c_k is (k + 1) c_{k+1}, and its error falls by four with the step.
     #[test]
     fn differences_of_coefficients(i in 0..30_usize, x in 0.3..0.7_f64, k in 0..4_usize) {
-        let elemental = &all()[i];
+        let elemental = &elementals()[i];
         let x = if *elemental == Elemental::Acosh { x + 1.0 } else { x };
         let c = elemental.taylor(x, k + 3).unwrap();
         let wanted = (k as f64 + 1.0) * c[k + 1];

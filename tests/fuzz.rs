@@ -5,6 +5,9 @@
 //! many seconds instead of a fixed number of inputs. An input that panics is written to
 //! `fuzz/crashes/`, and belongs into `fuzz/corpus/` once it is mended.
 
+mod common;
+
+use common::{SplitMix, data_file, elementals};
 use dualtape::{
     Adam, Condition, Elemental, Engine, Equation, Error, Field, Lbfgs, LevenbergMarquardt, Model,
     Options, Parameters, Points, Problem, Sampler, Spring, SsBroyden, Stage, Train, points, select,
@@ -17,16 +20,12 @@ use std::time::{Duration, Instant};
 /// Inputs of each target where no time is given.
 const INPUTS: usize = 3_000;
 
-/// Numbers from a seed (SplitMix64).
-struct Random(u64);
+/// Choices from a seed.
+struct Random(SplitMix);
 
 impl Random {
     fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
+        self.0.next().expect("it has no end")
     }
     fn below(&mut self, end: usize) -> usize {
         (self.next() % end.max(1) as u64) as usize
@@ -198,10 +197,10 @@ fn fuzz(
     inputs.extend(good);
     let given = inputs.len();
     let start = Instant::now();
-    let mut random = Random(seconds.map_or(1, |_| {
+    let mut random = Random(SplitMix(seconds.map_or(1, |_| {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         since.map_or(1, |time| time.as_nanos() as u64)
-    }));
+    })));
     let mut outcomes = BTreeSet::new();
     let (mut tried, mut accepted) = (0_usize, 0_usize);
     loop {
@@ -353,24 +352,23 @@ fn models() -> Result<(), Error> {
 #[test]
 fn state_dicts() {
     let slot = Slot::new();
-    let file = |name: &str| {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("tests/data")
-            .join(name);
-        std::fs::read(path).expect("a file")
-    };
     let good = [
         "torch_f32.safetensors",
         "torch_f64.safetensors",
         "torch_prefix.safetensors",
     ];
-    fuzz("state_dict", good.map(file).to_vec(), as_it_is, |bytes| {
-        use_model(&Model::from_state_dict(
-            slot.hold(bytes),
-            "u",
-            Elemental::Tanh,
-        )?)
-    });
+    fuzz(
+        "state_dict",
+        good.map(data_file).to_vec(),
+        as_it_is,
+        |bytes| {
+            use_model(&Model::from_state_dict(
+                slot.hold(bytes),
+                "u",
+                Elemental::Tanh,
+            )?)
+        },
+    );
 }
 
 fn problem() -> Result<(Parameters, Engine), Error> {
@@ -461,19 +459,13 @@ fn csv_points() {
 #[test]
 fn npy_arrays() {
     let slot = Slot::new();
-    let file = |name: &str| {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("tests/data")
-            .join(name);
-        std::fs::read(path).expect("a file")
-    };
     let good = [
         "cube_f8.npy",
         "list_f8.npy",
         "points_c_f8.npy",
         "points_fortran_f4.npy",
     ];
-    fuzz("npy", good.map(file).to_vec(), as_it_is, |bytes| {
+    fuzz("npy", good.map(data_file).to_vec(), as_it_is, |bytes| {
         let file = slot.hold(bytes);
         let array = points::read_npy(&file)?;
         assert_eq!(array.shape.iter().product::<usize>(), array.values.len());
@@ -501,45 +493,13 @@ fn names_of_elementals() {
 
 /// Bytes as a program on a stack of values.
 fn program(bytes: &[u8], x: &[Field], u: &[Field]) -> Vec<Field> {
+    let elementals = elementals();
     let mut stack: Vec<Field> = x.iter().chain(u).copied().collect();
     for pair in bytes.chunks(2).take(60) {
         let (what, which) = (pair[0], usize::from(*pair.last().unwrap_or(&0)));
         let len = stack.len();
         let (a, b) = (stack[which % len], stack[len - 1]);
         let number = [0.0, -1.0, 0.5, 1e300, f64::NAN, f64::INFINITY, 5e-324, 3.0][which % 8];
-        use Elemental::*;
-        let elementals = [
-            Tanh,
-            Sigmoid,
-            LogSigmoid,
-            Softplus,
-            Silu,
-            Gelu,
-            Sin,
-            Cos,
-            Tan,
-            Exp,
-            ExpM1,
-            Ln,
-            Ln1p,
-            Sqrt,
-            Cbrt,
-            Recip,
-            Powi(7),
-            Powi(-3),
-            Powf(0.3),
-            Sinh,
-            Cosh,
-            Asin,
-            Acos,
-            Atan,
-            Asinh,
-            Acosh,
-            Atanh,
-            Erf,
-            Abs,
-            Relu,
-        ];
         stack.push(match what % 24 {
             0 => a + b,
             1 => a - b,

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::lowerings;
+use common::{lowerings, noise};
 use dualtape::{
     Architecture, Coefficient, Condition, Elemental, Engine, Equation, Field, InstructionSet,
     Lowering, Mlp, Options, Parameters, Points, Precision, Problem, data, select, values,
@@ -327,19 +327,6 @@ fn case() -> impl Strategy<Value = Case> {
                 seed,
             },
         )
-}
-
-/// Numbers in ±1 from a seed (SplitMix64).
-fn noise(seed: u64) -> impl Iterator<Item = f64> {
-    let mut state = seed;
-    std::iter::repeat_with(move || {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^= z >> 31;
-        (z >> 11) as f64 / (1_u64 << 52) as f64 - 1.0
-    })
 }
 
 /// A case with its parameters, equation and points.

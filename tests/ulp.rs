@@ -5,6 +5,9 @@
 //! `DUALTAPE_LONG=1 cargo test --release --test ulp -- --nocapture` tries twenty times the
 //! arguments and prints the table anew.
 
+mod common;
+
+use common::uniform;
 use dashu_float::FBig;
 use dashu_float::round::mode::HalfEven;
 use dualtape::{Elemental, InstructionSet, Real};
@@ -273,19 +276,6 @@ const FAR: f64 = 1e4;
 
 // Arguments.
 
-/// Numbers from a seed (SplitMix64), in 0..1.
-struct Noise(u64);
-
-impl Noise {
-    fn next(&mut self) -> f64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        ((z ^ (z >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
-    }
-}
-
 /// Where a function is looked at.
 struct Domain {
     /// Ends, both excluded.
@@ -388,26 +378,27 @@ fn arguments<T: Real>(elemental: &Elemental, count: usize) -> Vec<f64> {
         domain.from + epsilon,
         domain.to - epsilon,
     ];
-    let mut noise = Noise(elemental.name().bytes().fold(count as u64 / 1000, |h, b| {
+    let mut noise = uniform(elemental.name().bytes().fold(count as u64 / 1000, |h, b| {
         h.wrapping_mul(0x100_0000_01B3) ^ u64::from(b)
     }));
+    let mut noise = || noise.next().expect("it has no end");
     for &near in domain.near {
         list.push(near);
         for _ in 0..count / 100 {
-            list.push(near * (1.0 + 1e-3 * (noise.next() - 0.5)));
+            list.push(near * (1.0 + 1e-3 * (noise() - 0.5)));
         }
     }
     let interest = domain.interest.min(most);
     let (low, high) = (tiny.log2(), most.log2());
     for _ in 0..count {
         // Every exponent alike.
-        list.push((low + (high - low) * noise.next()).exp2());
+        list.push((low + (high - low) * noise()).exp2());
         // Where something happens.
-        list.push(interest.min(1e3) * noise.next());
-        list.push(((1e-6_f64).ln() + (interest.min(1e12) / 1e-6).ln() * noise.next()).exp());
-        list.push(4.0 * noise.next());
+        list.push(interest.min(1e3) * noise());
+        list.push(((1e-6_f64).ln() + (interest.min(1e12) / 1e-6).ln() * noise()).exp());
+        list.push(4.0 * noise());
         if domain.to == 1.0 || domain.from == 1.0 {
-            let close = (epsilon.ln() * noise.next()).exp();
+            let close = (epsilon.ln() * noise()).exp();
             list.push(if domain.to == 1.0 {
                 1.0 - close
             } else {
@@ -415,7 +406,7 @@ fn arguments<T: Real>(elemental: &Elemental, count: usize) -> Vec<f64> {
             });
         }
         if domain.from == -1.0 {
-            list.push(1.0 - (epsilon.ln() * noise.next()).exp());
+            list.push(1.0 - (epsilon.ln() * noise()).exp());
         }
     }
     let signed = list.into_iter().flat_map(|x| [x, -x]);

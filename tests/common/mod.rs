@@ -4,11 +4,76 @@
 use dualtape::{Architecture, Elemental, Lowering, Mlp, Parameters};
 use serde_json::Value;
 
-/// A file of `tests/data`.
-pub fn golden(file: &str) -> Value {
+/// The bytes of a file of `tests/data`.
+pub fn data_file(file: &str) -> Vec<u8> {
     let path = format!("{}/tests/data/{file}", env!("CARGO_MANIFEST_DIR"));
-    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
-    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{path}: {e}"))
+    std::fs::read(&path).unwrap_or_else(|e| panic!("{path}: {e}"))
+}
+
+/// A JSON file of `tests/data`.
+pub fn golden(file: &str) -> Value {
+    serde_json::from_slice(&data_file(file)).unwrap_or_else(|e| panic!("{file}: {e}"))
+}
+
+/// Random words from a seed: SplitMix64.
+pub struct SplitMix(pub u64);
+
+impl Iterator for SplitMix {
+    type Item = u64;
+    fn next(&mut self) -> Option<u64> {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        Some(z ^ (z >> 31))
+    }
+}
+
+/// Random numbers in 0..1.
+pub fn uniform(seed: u64) -> impl Iterator<Item = f64> {
+    SplitMix(seed).map(|word| (word >> 11) as f64 / (1_u64 << 53) as f64)
+}
+
+/// The same in ±1.
+pub fn noise(seed: u64) -> impl Iterator<Item = f64> {
+    uniform(seed).map(|x| 2.0 * x - 1.0)
+}
+
+/// Every elemental function, powers by a few.
+pub fn elementals() -> Vec<Elemental> {
+    use Elemental::*;
+    vec![
+        Tanh,
+        Sigmoid,
+        LogSigmoid,
+        Softplus,
+        Silu,
+        Gelu,
+        Sin,
+        Cos,
+        Tan,
+        Exp,
+        ExpM1,
+        Ln,
+        Ln1p,
+        Sqrt,
+        Cbrt,
+        Recip,
+        Powi(3),
+        Powi(-2),
+        Powf(1.5),
+        Sinh,
+        Cosh,
+        Asin,
+        Acos,
+        Atan,
+        Asinh,
+        Acosh,
+        Atanh,
+        Erf,
+        Abs,
+        Relu,
+    ]
 }
 
 /// Every way to derivatives of this order: jets, nested reverse, each split between them.
