@@ -6,8 +6,9 @@
 //! small part cannot hide behind a large one:
 //!
 //! - **Remainder.** The central difference D(h) = (f(θ + hv) − f(θ − hv))/2h along a
-//!   direction v of signs ±1 differs from g·v by O(h²) if g is the gradient, and by a
-//!   constant if not. The step is halved over many decades, D is extrapolated to h = 0
+//!   direction v differs from g·v by O(h²) if g is the gradient, and by a constant if not.
+//!   The entries of v are random numbers from 1 to 2 with random signs: none is small, and no
+//!   two are the same, so that even entries that have changed places show. The step is halved over many decades, D is extrapolated to h = 0
 //!   (Romberg 1955), and the limit compared with g·v to within what the rounding of f allows.
 //!   That noise is measured, by fourth differences (after Moré and Wild, *Estimating
 //!   computational noise*, 2011).
@@ -28,6 +29,8 @@ use crate::plane::Coordinate;
 use crate::problem::{Condition, Measure, Problem};
 use crate::tape::{Op, Tape};
 use num_dual::{Dual64, HyperHyperDual};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
@@ -381,11 +384,18 @@ fn remainders(
     for block in blocks.iter().filter(|block| !block.is_empty()) {
         let range = block.offset..block.offset + block.len();
         for seed in 0..DIRECTIONS {
-            let signs: Vec<f64> = signs(seed ^ (block.offset as u64) << 8)
+            let direction: Vec<f64> = direction(seed ^ (block.offset as u64) << 8)
                 .take(block.len())
                 .collect();
             let mut ladder = |part: Range<usize>| {
-                Ladder::climb(losses, conditions.len(), parameters, &range, &signs, part)
+                Ladder::climb(
+                    losses,
+                    conditions.len(),
+                    parameters,
+                    &range,
+                    &direction,
+                    part,
+                )
             };
             let whole = match ladder(0..block.len()) {
                 Ok(ladder) => ladder,
@@ -405,7 +415,7 @@ fn remainders(
                 let gradient = &gradients[place][range.clone()];
                 let theta = &parameters[range.clone()];
                 let judge = |ladder: &Ladder, part: Range<usize>| {
-                    ladder.judge(place, gradient, theta, &signs, part, &scales)
+                    ladder.judge(place, gradient, theta, &direction, part, &scales)
                 };
                 let mut finding = judge(&whole, 0..block.len());
                 finding.condition.clone_from(name);
@@ -431,10 +441,10 @@ fn remainders(
                         }
                     }
                     if part.len() == 1 {
-                        let sign = signs[part.start];
-                        finding.gradient = worst.gradient * sign;
-                        finding.reference = worst.reference * sign;
-                        finding.resolution = worst.resolution;
+                        let along = direction[part.start];
+                        finding.gradient = worst.gradient / along;
+                        finding.reference = worst.reference / along;
+                        finding.resolution = worst.resolution / along.abs();
                         finding.entry =
                             Some((part.start / block.columns, part.start % block.columns));
                     }
@@ -446,15 +456,12 @@ fn remainders(
     GradientCheck { findings }
 }
 
-/// Signs from a seed (SplitMix64).
-fn signs(seed: u64) -> impl Iterator<Item = f64> {
-    let mut state = seed;
+/// A direction from a seed: numbers from 1 to 2 with either sign.
+fn direction(seed: u64) -> impl Iterator<Item = f64> {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
     std::iter::repeat_with(move || {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        if (z ^ (z >> 31)) & 1 == 0 { 1.0 } else { -1.0 }
+        let size = random.random_range(1.0..2.0);
+        if random.random() { size } else { -size }
     })
 }
 
@@ -462,7 +469,7 @@ fn signs(seed: u64) -> impl Iterator<Item = f64> {
 struct Scales {
     /// The rounding unit of the losses.
     epsilon: f64,
-    /// The sum of all entries of the condition's gradient, without signs.
+    /// The sum of all entries of the condition's gradient, without its signs.
     whole: f64,
 }
 
@@ -482,14 +489,14 @@ impl Ladder {
         conditions: usize,
         parameters: &[f64],
         block: &Range<usize>,
-        signs: &[f64],
+        direction: &[f64],
         part: Range<usize>,
     ) -> Result<Self, Error> {
         let mut moved = parameters.to_vec();
         let places = block.start + part.start..block.start + part.end;
         let mut at = |h: f64| {
-            for (place, sign) in places.clone().zip(&signs[part.clone()]) {
-                moved[place] = parameters[place] + h * sign;
+            for (place, along) in places.clone().zip(&direction[part.clone()]) {
+                moved[place] = parameters[place] + h * along;
             }
             let losses = losses(&moved)?;
             if losses.len() != conditions {
@@ -544,13 +551,13 @@ impl Ladder {
         place: usize,
         gradient: &[f64],
         theta: &[f64],
-        signs: &[f64],
+        direction: &[f64],
         part: Range<usize>,
         scales: &Scales,
     ) -> Finding {
-        let entries = || part.clone().map(|i| (gradient[i], theta[i], signs[i]));
-        let along: f64 = entries().map(|(g, _, sign)| g * sign).sum();
-        let size: f64 = entries().map(|(g, ..)| g.abs()).sum();
+        let entries = || part.clone().map(|i| (gradient[i], theta[i], direction[i]));
+        let along: f64 = entries().map(|(g, _, v)| g * v).sum();
+        let size: f64 = entries().map(|(g, _, v)| (g * v).abs()).sum();
         // Rounding of the loss, and of the moved parameters.
         let shifted: f64 = entries().map(|(g, theta, _)| (g * theta).abs()).sum();
         let noise = self.noise[place].max(scales.epsilon * (self.values[place].abs() + shifted));
@@ -650,10 +657,8 @@ fn lowerings(
         .map(|g| vec![0.0; g.len()])
         .collect::<Vec<_>>();
     for seed in 0..2 {
-        let moved = theta.iter().zip(signs(seed));
-        let moved: Vec<f64> = moved
-            .map(|(x, sign)| x * (1.0 + 2.0 * epsilon * sign))
-            .collect();
+        let moved = theta.iter().zip(direction(seed));
+        let moved: Vec<f64> = moved.map(|(x, v)| x * (1.0 + 2.0 * epsilon * v)).collect();
         let near = Engine::with(problem, options).and_then(|engine| engine.gradients(&moved));
         for (noise, (a, b)) in noise
             .iter_mut()
@@ -980,10 +985,12 @@ fn nested(
         .iter()
         .map(|block| {
             let range = block.offset..block.offset + block.len();
-            let signs: Vec<f64> = signs(!(block.offset as u64)).take(block.len()).collect();
+            let entries: Vec<f64> = direction(!(block.offset as u64))
+                .take(block.len())
+                .collect();
             let direction = |index: usize| {
                 if range.contains(&index) {
-                    signs[index - block.offset]
+                    entries[index - block.offset]
                 } else {
                     0.0
                 }

@@ -236,6 +236,12 @@ fn c16_other_wrong_gradients() -> Result<(), Error> {
             assert_eq!(report.doubts().filter(other).count(), 0, "{what}: {report}");
         }
     }
+    // Any two neighbours that have changed places.
+    let entries = plant.gradients[0].len();
+    for i in 0..entries - 1 {
+        let report = plant.with(0, |g| g.swap(i, i + 1));
+        assert!(!report.passed(), "entries {i} and {}: {report}", i + 1);
+    }
     // A vector that is too short or too long, and gradients of other conditions.
     assert!(!plant.with(0, |g| g.truncate(3)).passed());
     assert!(!plant.with(0, |g| g.push(0.0)).passed());
