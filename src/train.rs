@@ -524,8 +524,9 @@ impl<'a> Train<'a> {
 
     /// Called every `every` steps (not before the first, nor after the last) to change the
     /// engine, usually to draw new points; also when the method of a stage cannot go on with
-    /// the points as they are, which ends the stage only if new ones do not help. What it draws from is given apart, so that a
-    /// checkpoint holds its state: a [`Sampler`], a list of them, `()` if there is none.
+    /// the points as they are, which ends the stage only if new ones do not help. What it draws
+    /// from is given apart, so that a checkpoint holds its state: a [`Sampler`], a list of
+    /// them, `()` if there is none.
     ///
     /// ```no_run
     /// # use dualtape::{Error, Sampler, Train};

@@ -64,8 +64,8 @@ impl Quadrature {
     /// points. With n points an axis it is exact for polynomials up to degree 2n − 1.
     ///
     /// # Errors
-    /// No axis, an axis without points or of more than a million, more than 2^29 coordinates, ends that are not finite
-    /// or in the wrong order.
+    /// No axis, an axis without points or of more than a million, more than 2^29 coordinates,
+    /// ends that are not finite or in the wrong order.
     pub fn gauss_legendre(axes: &[(f64, f64, usize)]) -> Result<Self, Error> {
         super::grid_total(axes.iter().map(|axis| axis.2))?;
         let mut nodes = Vec::with_capacity(axes.len());
