@@ -2,7 +2,7 @@
 //! orders 0 to 7, both precisions, arguments over the whole range, on every instruction set,
 //! against arbitrary precision.
 //!
-//! `DUALTAPE_LONG=1 cargo test --release --test ulp -- --nocapture` tries twenty times the
+//! `DUALTAPE_LONG=1 cargo test --release --test ulp -- --nocapture` tries 25 times the
 //! arguments and prints the table anew.
 
 mod common;
