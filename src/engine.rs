@@ -376,11 +376,7 @@ impl Engine {
     /// Bytes that [`evaluate`](Self::evaluate) allocates, its result included, predicted
     /// without running it. It does not depend on the number of points.
     pub fn predicted_bytes(&self) -> usize {
-        let workers = match &self.pool {
-            Some(pool) => pool.current_num_threads(),
-            None => rayon::current_num_threads(),
-        };
-        self.core.bytes(workers)
+        self.core.bytes(threads(self.pool.as_ref()))
     }
 
     /// Names of the conditions, in order.
@@ -822,7 +818,7 @@ const GRADIENT_BYTES: usize = 1 << 24;
 /// Bytes that a block of Gauss-Newton rows should not exceed, where 16 points allow it.
 const ROW_BLOCK_BYTES: usize = 1 << 20;
 /// Operations below which threads cost more than they bring.
-const SERIAL: usize = 20_000_000;
+const SERIAL: usize = 3_000_000;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Want<'a> {
@@ -1194,23 +1190,10 @@ impl<T: Real> Runner<T> {
             work(task, &mut workspace, share);
             give_back(&self.workspaces, workspace);
         };
-        if self.flops < SERIAL || self.tasks.len() == 1 {
-            for (task, share) in self.tasks.iter().zip(shares) {
-                work(task, share);
-            }
-            return;
-        }
-        let mut parallel = || {
-            self.tasks
-                .par_iter()
-                .zip(&mut *shares)
-                .with_max_len(1)
-                .for_each(|(task, share)| work(task, share));
-        };
-        match pool {
-            Some(pool) => pool.install(parallel),
-            None => parallel(),
-        }
+        let serial = self.flops < SERIAL;
+        each_of(serial, pool, shares, &self.tasks, |share, task| {
+            work(task, share);
+        });
     }
 
     fn has_integrals(&self) -> bool {
@@ -1528,32 +1511,18 @@ impl<T: Real> Runner<T> {
             .flat_map(|piece| (0..outputs).map(move |output| (piece, output)))
             .collect();
         // Two a thread: read before they leave the caches.
-        let threads = pool.map_or_else(rayon::current_num_threads, |p| p.current_num_threads());
-        let batch = 2 * threads;
+        let batch = 2 * threads(pool);
         let mut blocks: Vec<(Vec<T>, usize)> = Vec::new();
         blocks.resize_with(batch.min(units.len()), || (take(&self.blocks), 0));
         let mut converted = Vec::new();
         for units in units.chunks(batch) {
-            let work = |(block, lanes): &mut (Vec<T>, usize), unit: &(usize, usize)| {
+            let serial = self.flops < SERIAL / 4;
+            each_of(serial, pool, &mut blocks, units, |(block, lanes), unit| {
                 let mut workspace: Workspace<T> = take(&self.workspaces);
                 let &(piece, output) = unit;
                 *lanes = self.block(condition, piece, output, weights, &mut workspace, block);
                 give_back(&self.workspaces, workspace);
-            };
-            if self.flops < SERIAL / 4 {
-                for (block, unit) in blocks.iter_mut().zip(units) {
-                    work(block, unit);
-                }
-            } else {
-                let mut parallel = || {
-                    let pairs = blocks.par_iter_mut().zip(units).with_max_len(1);
-                    pairs.for_each(|(block, unit)| work(block, unit));
-                };
-                match pool {
-                    Some(pool) => pool.install(parallel),
-                    None => parallel(),
-                }
-            }
+            });
             for ((block, lanes), &(piece, output)) in blocks.iter().zip(units) {
                 let chunk = condition.piece(condition.sink.chunk, piece);
                 let numbers = doubles(block, &mut converted);
@@ -1865,6 +1834,36 @@ const MAX_THREADS: usize = 1024;
 
 /// What a list of things that come and go takes when it first gets one.
 const SHELF: usize = 4;
+
+/// Threads of the pool, or of the one that is current.
+fn threads(pool: Option<&rayon::ThreadPool>) -> usize {
+    pool.map_or_else(rayon::current_num_threads, |p| p.current_num_threads())
+}
+
+/// Works on each pair, on several threads unless it is `serial` or there is only one of
+/// anything: to wake a thread of the pool and wait for it costs tens of microseconds.
+fn each_of<A: Send, B: Sync>(
+    serial: bool,
+    pool: Option<&rayon::ThreadPool>,
+    changed: &mut [A],
+    given: &[B],
+    work: impl Fn(&mut A, &B) + Sync,
+) {
+    if serial || threads(pool) == 1 || given.len() == 1 {
+        for (changed, given) in changed.iter_mut().zip(given) {
+            work(changed, given);
+        }
+        return;
+    }
+    let mut parallel = || {
+        let pairs = changed.par_iter_mut().zip(given).with_max_len(1);
+        pairs.for_each(|(changed, given)| work(changed, given));
+    };
+    match pool {
+        Some(pool) => pool.install(parallel),
+        None => parallel(),
+    }
+}
 
 /// Groups of the chunks of a condition.
 fn groups<T>(chunks: usize, parameters: usize, most: usize) -> usize {

@@ -42,12 +42,12 @@ pub fn korteweg_de_vries(settings: &Settings) -> Result<Outcome, Error> {
         start: |x| (PI * x).cos(),
         rate: |u| -u[0] * u[1] - 0.022_f64.powi(2) * u[3],
         order: 3,
-        windows: 10,
+        windows: 20,
         harmonics: 8,
         width: 20,
         modes: 120,
         points: 3000,
-        steps: 60,
+        steps: 50,
     };
     problem.run(settings)
 }
