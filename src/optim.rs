@@ -14,8 +14,10 @@
 //! | [`Lbfgs`] | many parameters; any loss | 2 m n | a gradient or two |
 //! | [`Adam`] | the first steps; new points at each step | 2 n | a gradient |
 
+use crate::checkpoint::decode;
 use crate::engine::Rows;
 use crate::error::Error;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -336,6 +338,32 @@ fn dot(a: &[f64], b: &[f64]) -> f64 {
 
 fn norm(a: &[f64]) -> f64 {
     dot(a, a).sqrt()
+}
+
+/// What a method keeps between its steps.
+trait Memory: DeserializeOwned {
+    /// Errors on what the method itself could not have come to: a file may have been changed.
+    fn check(&self) -> Result<(), Error>;
+}
+
+/// The memory that a snapshot of a method holds.
+fn recall<M: Memory>(name: &str, snapshot: &[u8]) -> Result<M, Error> {
+    let memory: M = decode(name, snapshot)?;
+    memory.check()?;
+    Ok(memory)
+}
+
+fn all_finite(what: &str, numbers: &[f64]) -> Result<(), Error> {
+    match numbers.iter().find(|number| !number.is_finite()) {
+        None => Ok(()),
+        Some(&number) => within(what, number, false, "finite numbers"),
+    }
+}
+
+/// From 0 to less than 1.
+fn fraction(what: &str, given: f64) -> Result<(), Error> {
+    let good = (0.0..1.0).contains(&given);
+    within(what, given, good, "a number from 0 to less than 1")
 }
 
 fn within(what: &str, given: f64, good: bool, expected: &str) -> Result<(), Error> {

@@ -2,7 +2,7 @@
 //! inputs, and programs made of random bytes. Each must end with a result or an [`Error`].
 //!
 //! `DUALTAPE_FUZZ=600 cargo test --release --test fuzz -- --nocapture` gives each target so
-//! many seconds instead of a fixed number of inputs. An input that panics is written to
+//! many seconds instead of a fixed number of inputs. An input that panics, or takes longer than a minute, is written to
 //! `fuzz/crashes/`, and belongs into `fuzz/corpus/` once it is mended.
 
 mod common;
@@ -13,8 +13,10 @@ use dualtape::{
     Options, Parameters, Points, Problem, Sampler, Spring, SsBroyden, Stage, Train, points, select,
 };
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Inputs of each target where no time is given.
@@ -107,13 +109,26 @@ const WORDS: &[&[u8]] = &[
     b"DUALTAPE",
 ];
 
+/// Where names and numbers stand.
+fn words(bytes: &[u8]) -> Vec<Range<usize>> {
+    let part = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.-".contains(byte);
+    let mut words: Vec<Range<usize>> = Vec::new();
+    for at in (0..bytes.len()).filter(|&at| part(&bytes[at])) {
+        match words.last_mut() {
+            Some(word) if word.end == at => word.end += 1,
+            _ => words.push(at..at + 1),
+        }
+    }
+    words
+}
+
 /// Some changes of an input, perhaps with a piece of another.
 fn mutate(random: &mut Random, corpus: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = random.pick(corpus).clone();
     for _ in 0..1 + random.below(4) {
         let at = random.below(bytes.len() + 1);
         let end = (at + 1 + random.below(16)).min(bytes.len());
-        match random.below(11) {
+        match random.below(13) {
             0 if at < bytes.len() => bytes[at] ^= 1 << random.below(8),
             1 if at < bytes.len() => bytes[at] = random.next() as u8,
             2 if at < bytes.len() => bytes[at] = bytes[at].wrapping_add(1),
@@ -143,7 +158,16 @@ fn mutate(random: &mut Random, corpus: &[Vec<u8>]) -> Vec<u8> {
                     bytes[*random.pick(&digits)] = b'0' + random.below(10) as u8;
                 }
             }
-            _ => bytes.insert(at, random.next() as u8),
+            10 => bytes.insert(at, random.next() as u8),
+            _ => {
+                // Another word keeps the form of a text.
+                let (own, other) = (words(&bytes), random.pick(corpus));
+                let others = words(other);
+                if !own.is_empty() && !others.is_empty() {
+                    let word = other[random.pick(&others).clone()].to_vec();
+                    bytes.splice(random.pick(&own).clone(), word);
+                }
+            }
         }
     }
     bytes.truncate(1 << 16);
@@ -167,18 +191,62 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// What an input leads to, without names and numbers: inputs that lead elsewhere are worth
-/// keeping and changing further.
+/// What an input leads to: inputs that lead elsewhere are worth keeping and changing
+/// further. The first words of a message outside of accents, quotes and brackets, where names
+/// and numbers stand that would make of each change another outcome.
 fn outcome(result: &Result<(), Error>) -> String {
     let text = match result {
         Ok(()) => "accepted".to_owned(),
+        Err(Error::File { reason, .. }) => reason.clone(),
         Err(error) => error.to_string(),
     };
-    // Names stand between accents; after a file's name comes the reason.
-    let outside = text.split('`').step_by(2);
-    let words = outside.flat_map(|part| part.split(|c: char| !c.is_ascii_lowercase()));
-    let words: BTreeSet<&str> = words.filter(|word| word.len() > 3).collect();
-    words.into_iter().collect::<Vec<_>>().join(" ")
+    let outside: String = text.split(['`', '"', '\'', '(', ')']).step_by(2).collect();
+    let words = outside.split(|c: char| !c.is_ascii_lowercase());
+    let words: Vec<&str> = words.filter(|word| word.len() > 3).take(5).collect();
+    words.join(" ")
+}
+
+/// Writes an input that failed.
+fn keep(target: &str, bytes: &[u8]) -> String {
+    let folder = home().join("crashes");
+    let file = folder.join(format!("{target}-{:08x}", crc32fast::hash(bytes)));
+    std::fs::create_dir_all(folder).expect("a folder");
+    std::fs::write(&file, bytes).expect("written");
+    file.display().to_string()
+}
+
+/// Ends the process, which nothing else could do, where an input takes too long.
+struct Watch(Arc<Mutex<Option<(Instant, Vec<u8>)>>>);
+
+impl Watch {
+    const LONGEST: Duration = Duration::from_secs(60);
+
+    fn new(target: &str) -> Self {
+        let current: Arc<Mutex<Option<(Instant, Vec<u8>)>>> = Arc::default();
+        let (weak, target) = (Arc::downgrade(&current), target.to_owned());
+        std::thread::spawn(move || {
+            while let Some(current) = weak.upgrade() {
+                if let Some((start, bytes)) = &*current.lock().expect("the input")
+                    && Instant::elapsed(start) > Self::LONGEST
+                {
+                    eprintln!(
+                        "{target}: too slow; the input is in {}",
+                        keep(&target, bytes)
+                    );
+                    std::process::abort();
+                }
+                drop(current);
+                std::thread::sleep(Duration::from_millis(500));
+            }
+        });
+        Self(current)
+    }
+    fn begin(&self, bytes: &[u8]) {
+        *self.0.lock().expect("the input") = Some((Instant::now(), bytes.to_vec()));
+    }
+    fn end(&self) {
+        *self.0.lock().expect("the input") = None;
+    }
 }
 
 /// Feeds a target; `good` joins the corpus. `prepare` completes each changed input. Where
@@ -202,18 +270,26 @@ fn fuzz(
         since.map_or(1, |time| time.as_nanos() as u64)
     })));
     let mut outcomes = BTreeSet::new();
+    let watch = Watch::new(target);
     let (mut tried, mut accepted) = (0_usize, 0_usize);
     loop {
         let known = tried < given;
         let bytes = match known {
             true => inputs[tried].clone(),
-            false => prepare(mutate(&mut random, &inputs)),
+            // Of the good ones as often as of what came of them.
+            false => {
+                let to = [given, inputs.len()][random.below(2)];
+                prepare(mutate(&mut random, &inputs[..to]))
+            }
         };
-        let Ok(result) = catch_unwind(AssertUnwindSafe(|| run(&bytes))) else {
-            let file = home().join("crashes").join(format!("{target}-{tried}"));
-            std::fs::create_dir_all(home().join("crashes")).expect("a folder");
-            std::fs::write(&file, &bytes).expect("written");
-            panic!("{target}: a panic; the input is in {}", file.display());
+        watch.begin(&bytes);
+        let result = catch_unwind(AssertUnwindSafe(|| run(&bytes)));
+        watch.end();
+        let Ok(result) = result else {
+            panic!(
+                "{target}: a panic; the input is in {}",
+                keep(target, &bytes)
+            );
         };
         tried += 1;
         accepted += usize::from(result.is_ok());
@@ -306,6 +382,14 @@ fn with_length(mut bytes: Vec<u8>) -> Vec<u8> {
             _ => {}
         }
     }
+    // Blanks fill it up.
+    let blanks = |end: usize| {
+        bytes[end..]
+            .iter()
+            .take_while(|&&byte| byte == b' ')
+            .count()
+    };
+    let end = end.map(|end| end + blanks(end));
     if let (Some(end), Some(head)) = (end, bytes.first_chunk_mut::<8>()) {
         *head = (end as u64 - 8).to_le_bytes();
     }

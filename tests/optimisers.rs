@@ -1,6 +1,6 @@
 //! Optimisers on known problems, and against their formulas.
 
-use dualtape::optim::{Halt, Iterate, fit_last_layer};
+use dualtape::optim::{Halt, Iterate, Optimizer, Schedule, fit_last_layer};
 use dualtape::{
     Adam, Condition, Elemental::Tanh, Engine, Equation, Error, GaussNewtonCg, GradientDescent,
     Lbfgs, LevenbergMarquardt, Minimizer, Objective, Options, Parameters, Points, Problem, Rows,
@@ -170,6 +170,70 @@ fn c14_a_changed_loss_drops_the_memory() -> Result<(), Error> {
         assert_eq!(dropped, fresh, "{}", old.name());
         assert_ne!(dropped, with_memory, "{}", old.name());
     }
+    Ok(())
+}
+
+#[test]
+fn a_changed_memory_is_refused_or_harmless() -> Result<(), Error> {
+    let (mut refused, mut harmless) = (0, 0);
+    for mut method in every_method()? {
+        let mut theta = [-1.2, 1.0];
+        minimise(&rosenbrock(), method.as_mut(), &mut theta, 6)?;
+        let good = method.snapshot().expect("a snapshot");
+        let rate = method.rate().to_le_bytes();
+        for number in [0.0, -1.0, 5e-324, 1e300, f64::INFINITY, f64::NAN] {
+            for place in 0..good.len() - 7 {
+                let mut changed = good.clone();
+                changed[place..place + 8].copy_from_slice(&f64::to_le_bytes(number));
+                if method.restore(&changed).is_ok() {
+                    harmless += 1;
+                    // Ends, with whatever result.
+                    let _ = minimise(&rosenbrock(), method.as_mut(), &mut theta.clone(), 3);
+                } else {
+                    refused += 1;
+                }
+                // The rate is a setting or a damping; of the two others it is a report.
+                let is_rate = good[place..place + 8] == rate;
+                if is_rate && !["L-BFGS", "SSBroyden"].contains(&method.name()) {
+                    let fresh = number.is_nan() && method.name() == "Levenberg-Marquardt";
+                    let expected = fresh || number > 0.0 && number.is_finite();
+                    let restored = method.restore(&changed).is_ok();
+                    assert_eq!(restored, expected, "{} with {number}", method.name());
+                }
+                method.restore(&good)?;
+                assert_eq!(method.snapshot().as_ref(), Some(&good), "{}", method.name());
+            }
+        }
+    }
+    println!("{refused} refused, {harmless} harmless");
+    assert!(refused > 1000 && harmless > 1000);
+    Ok(())
+}
+
+#[test]
+fn schedules_come_back_and_do_not_nest_without_end() -> Result<(), Error> {
+    let schedules = [
+        Schedule::Constant,
+        Schedule::exponential(0.5, 3)?,
+        Schedule::cosine(9, 0.1)?.warm_up(3)?,
+        Schedule::piecewise(&[(2, 0.5), (4, 0.1)])?
+            .warm_up(2)?
+            .warm_up(1)?,
+    ];
+    for schedule in schedules {
+        let given = GradientDescent::new(0.1)?.schedule(schedule);
+        let snapshot = Optimizer::snapshot(&given).expect("a snapshot");
+        let mut back = GradientDescent::new(1.0)?;
+        Optimizer::restore(&mut back, &snapshot)?;
+        assert_eq!(back, given);
+    }
+    // A million warm-ups of one step, and then a constant rate from step 0.
+    let mut hostile = 0.1_f64.to_le_bytes().to_vec();
+    hostile.extend([0xc0, 0x84, 0x3d]);
+    hostile.extend(std::iter::repeat_n(1, 1_000_000));
+    hostile.extend([0, 0]);
+    let error = Optimizer::restore(&mut GradientDescent::new(1.0)?, &hostile);
+    assert!(error.is_err(), "{error:?}");
     Ok(())
 }
 

@@ -182,15 +182,17 @@ impl Evolution {
             (seconds, steps) = (seconds + rough + report.seconds, steps + report.steps);
             stop = report.stop.to_string();
 
-            // What belongs to this window, and where the next one starts.
+            // What the reference has of this window, and where the next one starts.
             let shares: Vec<[f64; 2]> = times
                 .iter()
                 .zip(places)
                 .map(|(t, x)| [(t - begin) / span, *x])
                 .filter(|[s, _]| *s > 1e-9 && *s < 1.0 + 1e-9)
                 .collect();
-            let points = columns(&initial, Points::from_rows(&shares)?)?;
-            u.extend(&values(&solution, &params, &points)?[0]);
+            if !shares.is_empty() {
+                let points = columns(&initial, Points::from_rows(&shares)?)?;
+                u.extend(&values(&solution, &params, &points)?[0]);
+            }
             let end: Vec<[f64; 2]> = equal.iter().map(|&x| [1.0, x]).collect();
             let end = columns(&initial, Points::from_rows(&end)?)?;
             let end = values(&solution, &params, &end)?.concat();

@@ -1,7 +1,9 @@
 //! Methods that see one gradient a step.
 
-use super::{Optimizer, Schedule, positive, same_length, within};
-use crate::checkpoint::{decode, encode};
+use super::{
+    Memory, Optimizer, Schedule, all_finite, fraction, positive, recall, same_length, within,
+};
+use crate::checkpoint::encode;
 use crate::error::Error;
 use serde::{Deserialize, Serialize};
 
@@ -72,8 +74,14 @@ impl Optimizer for GradientDescent {
     }
 
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), Error> {
-        *self = decode(self.name(), snapshot)?;
+        *self = recall(self.name(), snapshot)?;
         Ok(())
+    }
+}
+
+impl Memory for GradientDescent {
+    fn check(&self) -> Result<(), Error> {
+        positive("the rate of gradient descent", self.rate)
     }
 }
 
@@ -128,11 +136,12 @@ impl Adam {
     /// # Errors
     /// A rate that is not positive and finite.
     pub fn new(rate: f64) -> Result<Self, Error> {
-        positive("the rate of Adam", rate)?;
-        Ok(Self {
+        let adam = Self {
             rate,
             ..Self::default()
-        })
+        };
+        adam.check()?;
+        Ok(adam)
     }
 
     /// The decay of the two averages, 0.9 and 0.999 if not given.
@@ -140,15 +149,8 @@ impl Adam {
     /// # Errors
     /// Numbers outside [0, 1).
     pub fn betas(mut self, beta1: f64, beta2: f64) -> Result<Self, Error> {
-        for (name, beta) in [("beta1", beta1), ("beta2", beta2)] {
-            within(
-                &format!("{name} of Adam"),
-                beta,
-                (0.0..1.0).contains(&beta),
-                "a number from 0 to less than 1",
-            )?;
-        }
         (self.beta1, self.beta2) = (beta1, beta2);
+        self.check()?;
         Ok(self)
     }
 
@@ -157,8 +159,8 @@ impl Adam {
     /// # Errors
     /// A number that is not positive and finite.
     pub fn epsilon(mut self, epsilon: f64) -> Result<Self, Error> {
-        positive("epsilon of Adam", epsilon)?;
         self.epsilon = epsilon;
+        self.check()?;
         Ok(self)
     }
 
@@ -167,6 +169,30 @@ impl Adam {
     pub fn schedule(mut self, schedule: Schedule) -> Self {
         self.schedule = schedule;
         self
+    }
+}
+
+impl Memory for Adam {
+    fn check(&self) -> Result<(), Error> {
+        positive("the rate of Adam", self.rate)?;
+        fraction("beta1 of Adam", self.beta1)?;
+        fraction("beta2 of Adam", self.beta2)?;
+        positive("epsilon of Adam", self.epsilon)?;
+        for power in [self.powers.0, self.powers.1] {
+            let good = (0.0..=1.0).contains(&power);
+            within(
+                "a power of beta of Adam",
+                power,
+                good,
+                "a number from 0 to 1",
+            )?;
+        }
+        if self.first.len() != self.second.len() {
+            let (given, expected) = (self.second.len(), self.first.len());
+            return Err(Error::length("averages of Adam", given, expected));
+        }
+        all_finite("the averages of Adam", &self.first)?;
+        all_finite("the averages of Adam", &self.second)
     }
 }
 
@@ -214,7 +240,7 @@ impl Optimizer for Adam {
     }
 
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), Error> {
-        *self = decode(self.name(), snapshot)?;
+        *self = recall(self.name(), snapshot)?;
         Ok(())
     }
 }

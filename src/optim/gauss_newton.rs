@@ -1,8 +1,10 @@
 //! Gauss-Newton without a matrix: damped steps by conjugate gradients.
 
 use super::dense::{cholesky, left_svd, times};
-use super::{Halt, Iterate, Minimizer, Objective, at_least_one, dot, norm, positive, trial};
-use crate::checkpoint::{decode, encode};
+use super::{
+    Halt, Iterate, Memory, Minimizer, Objective, at_least_one, dot, norm, positive, recall, trial,
+};
+use crate::checkpoint::encode;
 use crate::error::Error;
 use faer::linalg::matmul::matmul;
 use faer::linalg::triangular_solve::solve_lower_triangular_in_place;
@@ -204,8 +206,18 @@ impl Minimizer for GaussNewtonCg {
     }
 
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), Error> {
-        *self = decode(self.name(), snapshot)?;
+        *self = recall(self.name(), snapshot)?;
         Ok(())
+    }
+}
+
+impl Memory for GaussNewtonCg {
+    fn check(&self) -> Result<(), Error> {
+        at_least_one("the sketch of Gauss-Newton CG", self.sketch)?;
+        at_least_one("the iterations of Gauss-Newton CG", self.iterations)?;
+        positive("the tolerance of Gauss-Newton CG", self.tolerance)?;
+        positive("the damping of Gauss-Newton CG", self.damping)?;
+        positive("the growth of the damping of Gauss-Newton CG", self.growth)
     }
 }
 

@@ -1,8 +1,11 @@
 //! Levenberg-Marquardt with exact steps and a rule that aims at a ratio.
 
 use super::dense::{Damped, Model, Work};
-use super::{Halt, Iterate, Minimizer, Objective, at_least_one, norm, trial, within};
-use crate::checkpoint::{decode, encode};
+use super::{
+    Halt, Iterate, Memory, Minimizer, Objective, all_finite, at_least_one, norm, positive, recall,
+    trial, within,
+};
+use crate::checkpoint::encode;
 use crate::error::Error;
 use serde::{Deserialize, Serialize};
 
@@ -100,12 +103,8 @@ impl LevenbergMarquardt {
     /// # Errors
     /// Numbers outside (0, 1).
     pub fn targets(mut self, falling: f64, rising: f64) -> Result<Self, Error> {
-        for (name, target) in [("falls", falling), ("rises", rising)] {
-            let good = target > 0.0 && target < 1.0;
-            let what = format!("the target ratio while the damping {name}");
-            within(&what, target, good, "a number between 0 and 1")?;
-        }
         self.targets = (falling, rising);
+        self.check()?;
         Ok(self)
     }
 
@@ -114,8 +113,8 @@ impl LevenbergMarquardt {
     /// # Errors
     /// No steps.
     pub fn window(mut self, steps: usize) -> Result<Self, Error> {
-        at_least_one("the window of Levenberg-Marquardt", steps)?;
         self.window = steps;
+        self.check()?;
         Ok(self)
     }
 
@@ -125,14 +124,8 @@ impl LevenbergMarquardt {
     /// # Errors
     /// A number that is negative or not finite.
     pub fn acceleration(mut self, most: f64) -> Result<Self, Error> {
-        let good = most >= 0.0 && most.is_finite();
-        within(
-            "the acceleration of Levenberg-Marquardt",
-            most,
-            good,
-            "a number from 0",
-        )?;
         self.acceleration = most;
+        self.check()?;
         Ok(self)
     }
 
@@ -281,6 +274,26 @@ fn bend(
     Ok(Some(bend.iter().map(|x| factor * x).collect()))
 }
 
+impl Memory for LevenbergMarquardt {
+    fn check(&self) -> Result<(), Error> {
+        for (name, target) in [("falls", self.targets.0), ("rises", self.targets.1)] {
+            let good = target > 0.0 && target < 1.0;
+            let what = format!("the target ratio while the damping {name}");
+            within(&what, target, good, "a number between 0 and 1")?;
+        }
+        at_least_one("the window of Levenberg-Marquardt", self.window)?;
+        let most = self.acceleration;
+        let good = most >= 0.0 && most.is_finite();
+        let what = "the acceleration of Levenberg-Marquardt";
+        within(what, most, good, "a number from 0")?;
+        // None before the first step.
+        if !self.damping.is_nan() {
+            positive("the damping of Levenberg-Marquardt", self.damping)?;
+        }
+        all_finite("the last dampings of Levenberg-Marquardt", &self.logs)
+    }
+}
+
 impl Minimizer for LevenbergMarquardt {
     fn name(&self) -> &'static str {
         "Levenberg-Marquardt"
@@ -317,7 +330,7 @@ impl Minimizer for LevenbergMarquardt {
     }
 
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), Error> {
-        *self = decode(self.name(), snapshot)?;
+        *self = recall(self.name(), snapshot)?;
         Ok(())
     }
 }

@@ -1,8 +1,10 @@
 //! Methods that learn curvature from differences of gradients.
 
 use super::line_search::{Found, strong_wolfe};
-use super::{Halt, Iterate, Minimizer, Objective, at_least_one, dot, norm};
-use crate::checkpoint::{decode, encode};
+use super::{
+    Halt, Iterate, Memory, Minimizer, Objective, all_finite, at_least_one, dot, norm, recall,
+};
+use crate::checkpoint::encode;
 use crate::error::Error;
 use crate::kernel::simd::{InstructionSet, Isa, Kernel};
 use rayon::prelude::*;
@@ -123,7 +125,21 @@ impl Minimizer for Lbfgs {
     }
 
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), Error> {
-        *self = decode(self.name(), snapshot)?;
+        *self = recall(self.name(), snapshot)?;
+        Ok(())
+    }
+}
+
+impl Memory for Lbfgs {
+    fn check(&self) -> Result<(), Error> {
+        at_least_one("the memory of L-BFGS", self.memory)?;
+        let length = self.pairs.front().map_or(0, |(s, _)| s.len());
+        for numbers in self.pairs.iter().flat_map(|(s, y)| [s, y]) {
+            if numbers.len() != length {
+                return Err(Error::length("pair of L-BFGS", numbers.len(), length));
+            }
+            all_finite("the pairs of L-BFGS", numbers)?;
+        }
         Ok(())
     }
 }
@@ -296,8 +312,22 @@ impl Minimizer for SsBroyden {
     }
 
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), Error> {
-        *self = decode(self.name(), snapshot)?;
+        *self = recall(self.name(), snapshot)?;
         Ok(())
+    }
+}
+
+impl Memory for SsBroyden {
+    fn check(&self) -> Result<(), Error> {
+        let (given, side) = (self.inverse.len(), self.inverse.len().isqrt());
+        if given != side * side {
+            return Err(Error::length(
+                "square matrix of SSBroyden",
+                given,
+                side * side,
+            ));
+        }
+        all_finite("the matrix of SSBroyden", &self.inverse)
     }
 }
 

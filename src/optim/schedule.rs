@@ -4,6 +4,9 @@ use super::{at_least_one, positive, within};
 use crate::error::Error;
 use serde::{Deserialize, Serialize};
 
+/// Warm-ups one after the other that a file may hold.
+const WARM_UPS: usize = 64;
+
 /// How the rate of an optimiser changes: a factor for each step.
 ///
 /// ```
@@ -17,6 +20,7 @@ use serde::{Deserialize, Serialize};
 /// # Ok::<(), dualtape::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(into = "Flat", try_from = "Flat")]
 #[non_exhaustive]
 pub enum Schedule {
     /// 1 throughout.
@@ -127,5 +131,55 @@ impl Schedule {
             Self::WarmUp { steps, .. } if step < *steps => (step + 1) as f64 / *steps as f64,
             Self::WarmUp { steps, then } => then.factor(step - steps),
         }
+    }
+}
+
+/// A schedule in a file: without recursion, which a changed file could drive too deep.
+#[derive(Serialize, Deserialize)]
+struct Flat {
+    warm_ups: Vec<usize>,
+    then: Last,
+}
+
+#[derive(Serialize, Deserialize)]
+enum Last {
+    Constant,
+    Exponential(f64, usize),
+    Cosine(usize, f64),
+    Piecewise(Vec<(usize, f64)>),
+}
+
+impl From<Schedule> for Flat {
+    fn from(mut schedule: Schedule) -> Self {
+        let mut warm_ups = Vec::new();
+        while let Schedule::WarmUp { steps, then } = schedule {
+            warm_ups.push(steps);
+            schedule = *then;
+        }
+        let then = match schedule {
+            Schedule::Exponential { factor, every } => Last::Exponential(factor, every),
+            Schedule::Cosine { steps, floor } => Last::Cosine(steps, floor),
+            Schedule::Piecewise(pieces) => Last::Piecewise(pieces),
+            Schedule::Constant | Schedule::WarmUp { .. } => Last::Constant,
+        };
+        Self { warm_ups, then }
+    }
+}
+
+impl TryFrom<Flat> for Schedule {
+    type Error = Error;
+
+    fn try_from(flat: Flat) -> Result<Self, Error> {
+        let good = flat.warm_ups.len() <= WARM_UPS;
+        let given = flat.warm_ups.len() as f64;
+        within("the warm-ups of a schedule", given, good, "at most 64")?;
+        let last = match flat.then {
+            Last::Constant => Self::Constant,
+            Last::Exponential(factor, every) => Self::exponential(factor, every)?,
+            Last::Cosine(steps, floor) => Self::cosine(steps, floor)?,
+            Last::Piecewise(pieces) => Self::piecewise(&pieces)?,
+        };
+        let mut outwards = flat.warm_ups.into_iter().rev();
+        outwards.try_fold(last, Self::warm_up)
     }
 }

@@ -1,8 +1,10 @@
 //! Gauss-Newton in the space of residuals, with momentum.
 
 use super::dense::{cholesky, times};
-use super::{Halt, Iterate, Minimizer, Objective, positive, trial, within};
-use crate::checkpoint::{decode, encode};
+use super::{
+    Halt, Iterate, Memory, Minimizer, Objective, all_finite, fraction, positive, recall, trial,
+};
+use crate::checkpoint::encode;
 use crate::error::Error;
 use faer::linalg::matmul::matmul;
 use faer::linalg::triangular_solve::{
@@ -62,13 +64,7 @@ impl Spring {
     /// # Errors
     /// A momentum outside [0, 1), a damping that is not positive and finite.
     pub fn new(momentum: f64, damping: f64) -> Result<Self, Error> {
-        let good = (0.0..1.0).contains(&momentum);
-        within(
-            "the momentum of SPRING",
-            momentum,
-            good,
-            "a number from 0 to less than 1",
-        )?;
+        fraction("the momentum of SPRING", momentum)?;
         positive("the damping of SPRING", damping)?;
         Ok(Self {
             momentum,
@@ -224,7 +220,16 @@ impl Minimizer for Spring {
     }
 
     fn restore(&mut self, snapshot: &[u8]) -> Result<(), Error> {
-        *self = decode(self.name(), snapshot)?;
+        *self = recall(self.name(), snapshot)?;
         Ok(())
+    }
+}
+
+impl Memory for Spring {
+    fn check(&self) -> Result<(), Error> {
+        fraction("the momentum of SPRING", self.momentum)?;
+        positive("the damping of SPRING", self.first)?;
+        positive("the damping of SPRING", self.damping)?;
+        all_finite("the last step of SPRING", &self.step)
     }
 }
