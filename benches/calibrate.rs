@@ -50,6 +50,11 @@ const NETWORKS: [(&[usize], Elemental); 4] = [
     (&[48, 48, 48], Elemental::Sin),
 ];
 
+/// Points of whole batches, which go through main memory in one piece.
+const WHOLE: [usize; 2] = [1024, 8192];
+/// Bytes that one of them may take.
+const MOST: usize = 1 << 28;
+
 /// One evaluation that is measured.
 struct Subject {
     name: String,
@@ -58,7 +63,8 @@ struct Subject {
     counts: Counts,
     chunk: usize,
     points: usize,
-    engine: Engine,
+    /// Where it is measured among others; of a whole batch it would take too much memory.
+    engine: Option<Engine>,
     theta: Vec<f64>,
     /// Nanoseconds of a point, the fastest so far.
     time: f64,
@@ -71,7 +77,8 @@ fn subject(
     recompute: bool,
     options: &Options,
     jets: usize,
-) -> Result<Subject, Error> {
+    (whole, rounds): (Option<usize>, usize),
+) -> Result<Option<Subject>, Error> {
     let mut params = Parameters::new();
     let equation = case.record(&mut params, hidden, activation.clone())?;
     params.set(&numbers::network(&case.widths(hidden)))?;
@@ -86,23 +93,45 @@ fn subject(
         .counts
         .nanoseconds::<f64>(plan.chunk, InstructionSet::detect());
     let chunks = (2e6 / estimate / plan.chunk as f64).clamp(2.0, 64.0) as usize;
-    let points = chunks * plan.chunk;
-    Ok(Subject {
+    let (points, chunk) = match whole {
+        Some(points) => (points, points),
+        None => (chunks * plan.chunk, plan.chunk),
+    };
+    if whole.is_some() && plan.counts.arena_bytes::<f64>(points) > MOST {
+        return Ok(None);
+    }
+    let mut engine = Engine::with(&problem(points)?, &options.chunk(chunk))?;
+    let theta = params.values().to_vec();
+    let mut time = f64::INFINITY;
+    if whole.is_some() {
+        for _ in 0..rounds {
+            time = time.min(measured(&mut engine, &theta, points)?);
+        }
+    }
+    Ok(Some(Subject {
         name: format!(
-            "{} {}x{} {activation}, {lowering:?}{}",
+            "{} {}x{} {activation}, {lowering:?}{}{}",
             case.name,
             hidden[0],
             hidden.len(),
-            if recompute { ", recomputed" } else { "" }
+            if recompute { ", recomputed" } else { "" },
+            whole.map_or(String::new(), |points| format!(", {points} in one piece")),
         ),
         jets,
         counts: plan.counts,
-        chunk: plan.chunk,
+        chunk,
         points,
-        engine: Engine::with(&problem(points)?, &options.chunk(plan.chunk))?,
-        theta: params.values().to_vec(),
-        time: f64::INFINITY,
-    })
+        engine: whole.is_none().then_some(engine),
+        theta,
+        time,
+    }))
+}
+
+/// Nanoseconds of a point.
+fn measured(engine: &mut Engine, theta: &[f64], points: usize) -> Result<f64, Error> {
+    let start = Instant::now();
+    black_box(engine.evaluate(theta)?);
+    Ok(start.elapsed().as_secs_f64() * 1e9 / points as f64)
 }
 
 /// Weights ≥ 0 with Σ (Σ_k w_k x_k − 1)² least, by descent in one coordinate at a time.
@@ -195,7 +224,7 @@ fn functions(set: InstructionSet) -> Result<(), Error> {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut set = InstructionSet::detect();
     let (mut precision, mut rounds, mut held, mut only_functions) =
-        (Precision::Double, 15, false, false);
+        (Precision::Double, 15_usize, false, false);
     let mut arguments = lexopt::Parser::from_env();
     while let Some(argument) = arguments.next()? {
         use lexopt::prelude::*;
@@ -228,30 +257,44 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut subjects: Vec<Subject> = Vec::new();
     for case in NAMES.into_iter().filter_map(Case::named) {
         for (hidden, activation) in &NETWORKS {
-            let jets = subjects.len();
-            for lowering in [
-                Lowering::Jets,
-                Lowering::NestedReverse,
-                Lowering::Partial { inner: 1 },
-            ] {
-                // Nested reverse mode of high order has said what it has to say.
-                if lowering == Lowering::NestedReverse && case.order > 3 && hidden[0] > 64 {
-                    continue;
-                }
-                for recompute in [false, true] {
-                    let network = (*hidden, activation);
-                    let one = subject(case, network, lowering, recompute, &options, jets)?;
-                    subjects.push(one);
+            let pieces = [None, Some(WHOLE[0]), Some(WHOLE[1])];
+            // Whole batches of two networks say it.
+            let pieces = &pieces[..if hidden[0] <= 64 && hidden[0] != 48 {
+                3
+            } else {
+                1
+            }];
+            for &whole in pieces {
+                let jets = subjects.len();
+                for lowering in [
+                    Lowering::Jets,
+                    Lowering::NestedReverse,
+                    Lowering::Partial { inner: 1 },
+                ] {
+                    // Nested reverse mode of high order has said what it has to say.
+                    if lowering == Lowering::NestedReverse && case.order > 3 && hidden[0] > 64 {
+                        continue;
+                    }
+                    for recompute in [false, true] {
+                        let network = (*hidden, activation);
+                        let how = (whole, rounds.div_ceil(3));
+                        let one = subject(case, network, lowering, recompute, &options, jets, how)?;
+                        let first = lowering == Lowering::Jets && !recompute;
+                        // Without jets there is nothing to compare with.
+                        if first || subjects.len() > jets {
+                            subjects.extend(one);
+                        }
+                    }
                 }
             }
         }
     }
     for _ in 0..rounds {
         for subject in &mut subjects {
-            let start = Instant::now();
-            black_box(subject.engine.evaluate(&subject.theta)?);
-            let time = start.elapsed().as_secs_f64() * 1e9 / subject.points as f64;
-            subject.time = subject.time.min(time);
+            if let Some(engine) = &mut subject.engine {
+                let time = measured(engine, &subject.theta, subject.points)?;
+                subject.time = subject.time.min(time);
+            }
         }
     }
     let size = match precision {

@@ -258,6 +258,8 @@ pub struct Work {
     pub kept: f64,
     /// Numbers of the arena, of a point.
     pub arena: f64,
+    /// Numbers that steps read and write, of a point.
+    pub streamed: f64,
     /// Numbers written by other steps than matrix products, of a point.
     pub moves: f64,
     /// Elementary functions that run in vectors, in units of a tanh.
@@ -267,16 +269,20 @@ pub struct Work {
 }
 
 /// How many kinds.
-const KINDS: usize = 11;
+const KINDS: usize = 13;
 
 /// Bytes of a core's own cache, or what of it an arena can count on.
 const OWN_CACHE: f64 = (1 << 20) as f64;
+/// The same of the cache that cores share.
+const SHARED_CACHE: f64 = (1 << 24) as f64;
 
 impl Work {
     /// What the time is made of, for a chunk of so many points, of numbers of `size` bytes.
     pub fn kinds(&self, points: f64, size: usize) -> [f64; KINDS] {
-        // What is kept comes back from farther away, the more there is of it.
-        let far = 1.0 - OWN_CACHE / (self.arena * points * size as f64).max(OWN_CACHE);
+        // Numbers come from farther away, the more there are.
+        let arena = self.arena * points * size as f64;
+        let beyond = |cache: f64| 1.0 - cache / arena.max(cache);
+        let far = beyond(OWN_CACHE);
         [
             self.steps,
             self.rows,
@@ -289,6 +295,8 @@ impl Work {
             points * self.kept * far,
             points * self.moves,
             points * self.vectors,
+            points * self.streamed * far,
+            points * self.streamed * beyond(SHARED_CACHE),
         ]
     }
 
@@ -312,6 +320,7 @@ impl Work {
     }
 
     fn add(&mut self, plan: &Plan, keys: &[WeightKey], step: &Step) {
+        let moves = self.moves;
         self.steps += 1.0;
         let rows = |id: usize| plan.buffers[id].rows as f64;
         let planes = |id: usize| plan.buffers[id].planes as f64;
@@ -427,6 +436,7 @@ impl Work {
                 self.moves += 8.0 * rows(*dst) * (planes(*factor) + planes(*adjoint));
             }
         }
+        self.streamed += 2.0 * (self.moves - moves);
     }
 
     /// `rows` × `columns` by `columns` × planes.
@@ -435,6 +445,7 @@ impl Work {
         // A block of rows reads all columns once.
         let blocks = rows.div_ceil(crate::kernel::gemm::TALL);
         self.operands += (blocks * columns + rows) as f64 * planes;
+        self.streamed += (rows + columns) as f64 * planes;
     }
 
     fn outer(&mut self, key: WeightKey, planes: f64) {
@@ -442,6 +453,7 @@ impl Work {
         self.outer += 2.0 * (key.rows * key.columns) as f64 * planes;
         let blocks = key.rows.div_ceil(crate::kernel::gemm::TALL);
         self.operands += (blocks * key.columns + key.rows) as f64 * planes;
+        self.streamed += (key.rows + key.columns) as f64 * planes;
     }
 
     fn evaluate(&mut self, elemental: &Elemental, order: usize, rows: f64) {
@@ -474,13 +486,13 @@ impl Work {
 fn weights(set: InstructionSet, double: bool) -> [f64; KINDS] {
     use InstructionSet::{Avx2, Avx512, Baseline, Neon};
     match (set, double) {
-        (Avx512, true) => [15.8, 7.16, 0.084, 0.0199, 0.0, 0.0102, 0.0972, 0.0503, 0.788, 0.0559, 1.01],
-        (Avx512, false) => [18.9, 5.57, 0.0, 0.0058, 0.0092, 0.0023, 0.0502, 0.0231, 0.366, 0.0454, 0.572],
-        (Avx2, true) => [20.6, 5.84, 0.707, 0.0298, 0.0, 0.0256, 0.1447, 0.1073, 0.645, 0.0556, 1.89],
-        (Avx2, false) => [15.1, 6.04, 0.806, 0.0013, 0.0186, 0.0415, 0.0695, 0.0487, 0.387, 0.0212, 0.984],
-        (Baseline, true) => [26.5, 5.37, 0.0, 0.1292, 0.0, 0.0, 0.3098, 0.158, 0.597, 0.1948, 3.91],
-        (Baseline, false) => [19.5, 12.9, 0.0, 0.047, 0.0588, 0.2468, 0.2326, 0.1045, 0.0, 0.0527, 1.78],
-        (Neon, true) => [23.0, 5.6, 0.4, 0.06, 0.0, 0.05, 0.2, 0.13, 0.6, 0.1, 2.7],
-        (Neon, false) => [17.0, 9.0, 0.4, 0.012, 0.037, 0.1, 0.13, 0.07, 0.3, 0.035, 1.35],
+        (Avx512, true) => [15.8, 7.16, 0.084, 0.0199, 0.0, 0.0102, 0.0972, 0.0503, 0.788, 0.0559, 1.01, 0.0, 0.0],
+        (Avx512, false) => [18.9, 5.57, 0.0, 0.0058, 0.0092, 0.0023, 0.0502, 0.0231, 0.366, 0.0454, 0.572, 0.0, 0.0],
+        (Avx2, true) => [20.6, 5.84, 0.707, 0.0298, 0.0, 0.0256, 0.1447, 0.1073, 0.645, 0.0556, 1.89, 0.0, 0.0],
+        (Avx2, false) => [15.1, 6.04, 0.806, 0.0013, 0.0186, 0.0415, 0.0695, 0.0487, 0.387, 0.0212, 0.984, 0.0, 0.0],
+        (Baseline, true) => [26.5, 5.37, 0.0, 0.1292, 0.0, 0.0, 0.3098, 0.158, 0.597, 0.1948, 3.91, 0.0, 0.0],
+        (Baseline, false) => [19.5, 12.9, 0.0, 0.047, 0.0588, 0.2468, 0.2326, 0.1045, 0.0, 0.0527, 1.78, 0.0, 0.0],
+        (Neon, true) => [23.0, 5.6, 0.4, 0.06, 0.0, 0.05, 0.2, 0.13, 0.6, 0.1, 2.7, 0.0, 0.0],
+        (Neon, false) => [17.0, 9.0, 0.4, 0.012, 0.037, 0.1, 0.13, 0.07, 0.3, 0.035, 1.35, 0.0, 0.0],
     }
 }

@@ -192,17 +192,28 @@ fn corpus(target: &str) -> Vec<Vec<u8>> {
 }
 
 /// What an input leads to: inputs that lead elsewhere are worth keeping and changing
-/// further. The first words of a message outside of accents, quotes and brackets, where names
-/// and numbers stand that would make of each change another outcome.
+/// further. The kind of the error; of an error in a file the first words, outside of accents,
+/// quotes and brackets, where names and numbers stand that would make of each change another
+/// outcome.
 fn outcome(result: &Result<(), Error>) -> String {
-    let text = match result {
-        Ok(()) => "accepted".to_owned(),
-        Err(Error::File { reason, .. }) => reason.clone(),
-        Err(error) => error.to_string(),
+    let Err(error) = result else {
+        return "accepted".to_owned();
     };
-    let outside: String = text.split(['`', '"', '\'', '(', ')']).step_by(2).collect();
-    let words = outside.split(|c: char| !c.is_ascii_lowercase());
-    let words: Vec<&str> = words.filter(|word| word.len() > 3).take(5).collect();
+    let kind = format!("{error:?}");
+    let mut words = vec![
+        kind.split(|c: char| !c.is_alphanumeric())
+            .next()
+            .unwrap_or(""),
+    ];
+    let outside: String = match error {
+        Error::File { reason, .. } => reason
+            .split(['`', '"', '\'', '(', ')'])
+            .step_by(2)
+            .collect(),
+        _ => String::new(),
+    };
+    let reason = outside.split(|c: char| !c.is_ascii_lowercase());
+    words.extend(reason.filter(|word| word.len() > 3).take(3));
     words.join(" ")
 }
 
@@ -257,7 +268,7 @@ fn fuzz(
     prepare: impl Fn(Vec<u8>) -> Vec<u8>,
     mut run: impl FnMut(&[u8]) -> Result<(), Error>,
 ) {
-    const MOST_KEPT: usize = 100;
+    const MOST_KEPT: usize = 40;
     let seconds = std::env::var("DUALTAPE_FUZZ").ok();
     let seconds: Option<f64> = seconds.and_then(|text| text.parse().ok());
     let mut inputs = corpus(target);
@@ -294,7 +305,7 @@ fn fuzz(
         tried += 1;
         accepted += usize::from(result.is_ok());
         if outcomes.insert(outcome(&result)) && !known && inputs.len() < MOST_KEPT {
-            if seconds.is_some() && bytes.len() < 8 << 10 {
+            if seconds.is_some() && bytes.len() < 4 << 10 {
                 let folder = home().join("corpus").join(target);
                 std::fs::create_dir_all(&folder).expect("a folder");
                 let name = format!("{:08x}", crc32fast::hash(&bytes));
