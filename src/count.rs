@@ -411,6 +411,7 @@ impl Work {
                 runs,
                 columns,
                 abar,
+                held,
                 ..
             } => {
                 let key = keys[*weight];
@@ -418,9 +419,11 @@ impl Work {
                 if abar.is_some() {
                     self.multiply(inputs, outputs, length(runs));
                 }
-                self.outer(key, length(runs));
-                let sums = columns.len() + usize::from(bias.is_some());
-                self.moves += (outputs * sums) as f64;
+                if !held {
+                    self.outer(key, length(runs));
+                    let sums = columns.len() + usize::from(bias.is_some());
+                    self.moves += (outputs * sums) as f64;
+                }
             }
             Step::ParameterAdjoint { .. } => self.moves += 1.0,
             Step::Select { dst, .. } | Step::SelectAdjoint { dst, .. } => {

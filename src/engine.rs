@@ -7,8 +7,8 @@
 
 use crate::count::{Candidate, Counts, candidates, ways};
 use crate::error::{Error, Origin, check_finite};
-use crate::kernel::jet::{Mode, axpy, dot};
-use crate::kernel::simd::{InstructionSet, Isa, Kernel};
+use crate::kernel::simd::InstructionSet;
+use crate::linear::linearised;
 use crate::lower::Lowering;
 use crate::parameters::{Block, Parameters};
 use crate::plan::{LANES, Layout, Plan, Step, Sweep, WeightKey, WeightTable};
@@ -20,7 +20,7 @@ use crate::tape::{NodeId, Op, Tape};
 use rayon::prelude::*;
 use std::any::Any;
 use std::ops::Range;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// The floating-point type of the replay. Parameters, losses and gradients are `f64` in
 /// either case.
@@ -161,6 +161,9 @@ impl Options {
 #[derive(Debug)]
 pub struct Engine {
     core: Core,
+    /// The same conditions along a vector of the parameters, once somebody asks.
+    linear: OnceLock<Core>,
+    options: Options,
     names: Vec<String>,
     /// What the core was compiled from, as it is now.
     conditions: Vec<Condition>,
@@ -190,6 +193,41 @@ pub struct ConditionPlan {
 }
 
 impl Core {
+    fn new(problem: &Problem, options: &Options) -> Result<Self, Error> {
+        Ok(match options.precision {
+            Precision::Double => Self::Double(Runner::new(problem, options)?),
+            Precision::Single => Self::Single(Runner::new(problem, options)?),
+        })
+    }
+
+    fn change(&mut self, place: usize, condition: &Condition) {
+        match self {
+            Self::Double(runner) => runner.change(place, condition),
+            Self::Single(runner) => runner.change(place, condition),
+        }
+    }
+
+    fn run(
+        &self,
+        theta: &[f64],
+        want: Want<'_>,
+        losses: &mut [f64],
+        gradient: &mut [f64],
+        pool: Option<&rayon::ThreadPool>,
+    ) {
+        match self {
+            Self::Double(runner) => runner.run(theta, want, losses, gradient, pool),
+            Self::Single(runner) => runner.run(theta, want, losses, gradient, pool),
+        }
+    }
+
+    fn scaled_residuals(&self, theta: &[f64], count: usize) -> Vec<f64> {
+        match self {
+            Self::Double(runner) => runner.scaled_residuals(theta, count),
+            Self::Single(runner) => runner.scaled_residuals(theta, count),
+        }
+    }
+
     /// Bytes of an evaluation on so many threads, its result included.
     fn bytes(&self, workers: usize) -> usize {
         match self {
@@ -329,10 +367,7 @@ impl Engine {
         {
             return Err(out(threads.to_string()));
         }
-        let core = match options.precision {
-            Precision::Double => Core::Double(Runner::new(problem, options)?),
-            Precision::Single => Core::Single(Runner::new(problem, options)?),
-        };
+        let core = Core::new(problem, options)?;
         // As many as fit into the budget, one at least.
         let wanted = options.threads.unwrap_or_else(rayon::current_num_threads);
         let workers = match options.memory {
@@ -350,6 +385,8 @@ impl Engine {
         };
         Ok(Self {
             core,
+            linear: OnceLock::new(),
+            options: options.clone(),
             names: problem.conditions.iter().map(|c| c.name.clone()).collect(),
             conditions: problem.conditions.clone(),
             blocks: problem.blocks.clone(),
@@ -529,51 +566,67 @@ impl Engine {
         Ok(self.conditions.iter().map(rows).sum())
     }
 
-    /// JᵀJ·v, with J the rows of all conditions: one sweep over the rows, in parallel,
-    /// which are dropped chunk by chunk.
+    /// JᵀJ·v, with J the rows of all conditions: a forward pass along v and one reverse sweep,
+    /// in parallel. No row is made, so that time and memory are those of a few gradients.
+    ///
+    /// The first call compiles the equations along v, which from then on take memory beside
+    /// those of the loss, within a budget of the same size.
     ///
     /// # Errors
-    /// As [`rows`](Self::rows); a vector of another length than the parameters.
+    /// As [`rows`](Self::rows); a vector of another length than the parameters; a memory budget
+    /// that is too small.
     pub fn gauss_newton(&self, theta: &[f64], v: &[f64]) -> Result<Vec<f64>, Error> {
-        self.squares(0..self.names.len())?;
-        self.check(theta)?;
-        if v.len() != self.parameters() {
-            return Err(Error::length("entries of v", v.len(), self.parameters()));
-        }
-        Ok(self.product(theta, Want::GaussNewton(v)))
-    }
-
-    fn product(&self, theta: &[f64], want: Want<'_>) -> Vec<f64> {
-        let pool = self.pool.as_ref();
-        let mut product = vec![0.0; self.parameters()];
+        let linear = self.linear(theta, v)?;
+        // ½‖J·v‖² has this gradient in v.
+        let mut gradient = vec![0.0; 2 * v.len()];
         let mut losses = vec![0.0; self.names.len()];
-        match &self.core {
-            Core::Double(runner) => runner.run(theta, want, &mut losses, &mut product, pool),
-            Core::Single(runner) => runner.run(theta, want, &mut losses, &mut product, pool),
-        }
-        product
+        let along = [theta, v].concat();
+        let pool = self.pool.as_ref();
+        linear.run(&along, Want::Gradient, &mut losses, &mut gradient, pool);
+        Ok(gradient[v.len()..].iter().map(|g| 0.5 * g).collect())
     }
 
     /// J·v, the derivative of all scaled residuals along v, in the order of
-    /// [`all_rows`](Self::all_rows).
+    /// [`all_rows`](Self::all_rows): a forward pass, in parallel.
     ///
     /// # Errors
     /// As [`gauss_newton`](Self::gauss_newton).
     pub fn along(&self, theta: &[f64], v: &[f64]) -> Result<Vec<f64>, Error> {
-        if v.len() != self.parameters() {
-            return Err(Error::length("entries of v", v.len(), self.parameters()));
+        let linear = self.linear(theta, v)?;
+        let (along, count) = ([theta, v].concat(), self.row_count()?);
+        Ok(self.within(|| linear.scaled_residuals(&along, count)))
+    }
+
+    /// The conditions along v.
+    fn linear(&self, theta: &[f64], v: &[f64]) -> Result<&Core, Error> {
+        self.squares(0..self.names.len())?;
+        self.check(theta)?;
+        let parameters = self.parameters();
+        if v.len() != parameters {
+            return Err(Error::length("entries of v", v.len(), parameters));
         }
-        let mut product = Vec::with_capacity(self.row_count()?);
-        self.all_rows(theta, |rows| {
-            let start = product.len();
-            product.resize(start + rows.residuals.len(), 0.0);
-            for (index, factor) in v.iter().enumerate() {
-                for (sum, x) in product[start..].iter_mut().zip(rows.parameter(index)) {
-                    *sum += factor * x;
-                }
-            }
-        })?;
-        Ok(product)
+        check_finite("entry of v", v)?;
+        if let Some(linear) = self.linear.get() {
+            return Ok(linear);
+        }
+        let along = |condition: &Condition| {
+            let tape = linearised(condition.equation.tape(), parameters);
+            Ok(Condition {
+                equation: condition.equation.with_tape(tape)?,
+                ..condition.clone()
+            })
+        };
+        let problem = Problem {
+            conditions: self
+                .conditions
+                .iter()
+                .map(along)
+                .collect::<Result<_, _>>()?,
+            parameters: 2 * parameters,
+            blocks: Vec::new(),
+        };
+        let linear = Core::new(&problem, &self.options)?;
+        Ok(self.linear.get_or_init(|| linear))
     }
 
     /// Jᵀ·s for one number a scaled residual, in the order of [`all_rows`](Self::all_rows):
@@ -587,7 +640,11 @@ impl Engine {
         if s.len() != count {
             return Err(Error::length("entries of s", s.len(), count));
         }
-        Ok(self.product(theta, Want::Transposed(s)))
+        let mut product = vec![0.0; self.parameters()];
+        let mut losses = vec![0.0; self.names.len()];
+        let (want, pool) = (Want::Transposed(s), self.pool.as_ref());
+        self.core.run(theta, want, &mut losses, &mut product, pool);
+        Ok(product)
     }
 
     /// The scaled residuals, in the order of [`all_rows`](Self::all_rows), by a forward pass
@@ -598,11 +655,7 @@ impl Engine {
     pub fn scaled_residuals(&self, theta: &[f64]) -> Result<Vec<f64>, Error> {
         let count = self.row_count()?;
         self.check(theta)?;
-        let work = || match &self.core {
-            Core::Double(runner) => runner.scaled_residuals(theta, count),
-            Core::Single(runner) => runner.scaled_residuals(theta, count),
-        };
-        Ok(self.within(work))
+        Ok(self.within(|| self.core.scaled_residuals(theta, count)))
     }
 
     /// Runs `work` on the threads of this engine, so that rayon inside it uses those.
@@ -700,9 +753,9 @@ impl Engine {
         let mut changed = self.conditions[place].clone();
         change(&mut changed);
         changed.check_points()?;
-        match &mut self.core {
-            Core::Double(runner) => runner.change(place, &changed),
-            Core::Single(runner) => runner.change(place, &changed),
+        self.core.change(place, &changed);
+        if let Some(linear) = self.linear.get_mut() {
+            linear.change(place, &changed);
         }
         self.conditions[place] = changed;
         Ok(())
@@ -743,10 +796,8 @@ impl Engine {
         gradient: &mut [f64],
     ) -> Result<(), Error> {
         self.check(theta)?;
-        match &self.core {
-            Core::Double(runner) => runner.run(theta, want, losses, gradient, self.pool.as_ref()),
-            Core::Single(runner) => runner.run(theta, want, losses, gradient, self.pool.as_ref()),
-        }
+        let pool = self.pool.as_ref();
+        self.core.run(theta, want, losses, gradient, pool);
         if let Some(place) = losses.iter().position(|loss| !loss.is_finite()) {
             return Err(match &self.core {
                 Core::Double(runner) => runner.diagnose(place, theta, losses[place]),
@@ -825,8 +876,6 @@ enum Want<'a> {
     Loss,
     Gradient,
     ByCondition,
-    /// JᵀJ·v.
-    GaussNewton(&'a [f64]),
     /// Jᵀ·s.
     Transposed(&'a [f64]),
 }
@@ -921,7 +970,12 @@ impl RowPlan {
         let mut first = Vec::with_capacity(plan.reverse.len());
         for step in &plan.reverse {
             let written = match step {
-                Step::AffineAdjoint { weight, bias, .. } => {
+                Step::AffineAdjoint {
+                    weight,
+                    bias,
+                    held: false,
+                    ..
+                } => {
                     let key = keys[*weight];
                     let bias = bias.map(|bias| bias..bias + key.rows);
                     let weights = key.offset..key.offset + key.rows * key.columns;
@@ -1118,7 +1172,7 @@ impl<T: Real> Runner<T> {
         weights.load(theta, &self.weights.keys);
         shares.resize_with(self.tasks.len(), Share::default);
         let weights = &*weights;
-        let measured = !matches!(want, Want::GaussNewton(_) | Want::Transposed(_));
+        let measured = !matches!(want, Want::Transposed(_));
         if measured && self.has_integrals() {
             self.each(shares, pool, |task, workspace, share| {
                 self.integrate(task, weights, workspace, share);
@@ -1128,7 +1182,6 @@ impl<T: Real> Runner<T> {
         let integrals = &*integrals;
         self.each(shares, pool, |task, workspace, share| match want {
             Want::Loss => self.values(task, weights, workspace, share),
-            Want::GaussNewton(v) => self.products(task, v, weights, workspace, share),
             Want::Transposed(s) => self.gradient(task, Some(s), weights, &[], workspace, share),
             Want::Gradient | Want::ByCondition => {
                 let whole = integrals.get(task.condition).map_or(&[][..], Vec::as_slice);
@@ -1142,7 +1195,7 @@ impl<T: Real> Runner<T> {
             losses[task.condition] += share.sum;
             let to = match want {
                 Want::Loss => continue,
-                Want::Gradient | Want::GaussNewton(_) | Want::Transposed(_) => &mut gradient[..],
+                Want::Gradient | Want::Transposed(_) => &mut gradient[..],
                 Want::ByCondition => {
                     &mut gradient[task.condition * self.parameters..][..self.parameters]
                 }
@@ -1151,21 +1204,7 @@ impl<T: Real> Runner<T> {
                 *to += from.to_f64();
             }
         }
-        if let Want::GaussNewton(v) = want {
-            let integrals = self
-                .conditions
-                .iter()
-                .filter(|c| c.measure == Measure::Integral);
-            for condition in integrals {
-                self.integral_rows(0, condition, weights, &mut |rows| {
-                    let row = (0..rows.parameters()).map(|index| rows.parameter(index)[0]);
-                    let along: f64 = row.clone().zip(v).map(|(x, v)| x * v).sum();
-                    for (to, x) in gradient.iter_mut().zip(row) {
-                        *to += along * x;
-                    }
-                });
-            }
-        } else if measured {
+        if measured {
             for (place, (loss, condition)) in losses.iter_mut().zip(&self.conditions).enumerate() {
                 if condition.measure == Measure::Integral {
                     *loss = condition.weight * integrals[place].iter().map(|s| s * s).sum::<f64>();
@@ -1400,42 +1439,6 @@ impl<T: Real> Runner<T> {
                     .collect()
             })
             .collect()
-    }
-
-    /// JᵀJ·v of a task's rows.
-    fn products(
-        &self,
-        task: &Task,
-        v: &[f64],
-        weights: &Weights<T>,
-        workspace: &mut Workspace<T>,
-        share: &mut Share<T>,
-    ) {
-        let condition = &self.conditions[task.condition];
-        share.sum = 0.0;
-        share.gradient.clear();
-        share.gradient.resize(self.parameters, T::ZERO);
-        if condition.measure == Measure::Integral {
-            return; // One row that needs all tasks.
-        }
-        let mut block: Vec<T> = take(&self.blocks);
-        let pieces = condition.chunk / condition.sink.chunk;
-        let end = condition.points.div_ceil(condition.sink.chunk);
-        for index in task.chunks.start * pieces..(task.chunks.end * pieces).min(end) {
-            for output in 0..condition.gradient.plan.roots.len() {
-                let lanes = self.block(condition, index, output, weights, workspace, &mut block);
-                let rows = &block[..self.parameters * lanes];
-                share.seeds.clear();
-                share.seeds.resize(lanes, T::ZERO);
-                self.set.dispatch(Products {
-                    rows,
-                    v,
-                    along: &mut share.seeds,
-                    sums: &mut share.gradient,
-                });
-            }
-        }
-        give_back(&self.blocks, block);
     }
 
     /// The rows of one output at one piece of the points, with the scaled residuals after
@@ -1803,28 +1806,6 @@ fn doubles<'a, T: Real>(numbers: &'a Vec<T>, room: &'a mut Vec<f64>) -> &'a [f64
             room.clear();
             room.extend(numbers.iter().map(|x| x.to_f64()));
             room
-        }
-    }
-}
-
-/// s = J·v, then sums += Jᵀ·s, of one block of rows.
-struct Products<'a, T> {
-    rows: &'a [T],
-    v: &'a [f64],
-    along: &'a mut [T],
-    sums: &'a mut [T],
-}
-
-impl<T: Real> Kernel for Products<'_, T> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Isa>(self, simd: S) {
-        let lanes = self.along.len();
-        for (row, &factor) in self.rows.chunks_exact(lanes).zip(self.v) {
-            axpy(T::from_f64(factor), row, self.along, Mode::Accumulate);
-        }
-        for (row, total) in self.rows.chunks_exact(lanes).zip(self.sums) {
-            *total += dot(simd, row, self.along);
         }
     }
 }

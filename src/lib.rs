@@ -76,6 +76,7 @@ pub mod elemental;
 pub mod engine;
 pub mod error;
 pub(crate) mod kernel;
+pub(crate) mod linear;
 pub mod lower;
 pub mod model;
 pub mod network;

@@ -10,7 +10,7 @@
 //! | [`LevenbergMarquardt`] | up to some 3,000 parameters: the method for high accuracy | n² | rows, and some 2 N n² + 3 n³ operations |
 //! | [`SsBroyden`] | up to some 5,000 parameters; any loss | n² | a gradient or two, and 3 n² numbers to read |
 //! | [`Spring`] | fewer residuals than parameters | N n | rows, N² n operations |
-//! | [`GaussNewtonCg`] | many parameters | n | a sweep over the rows for each inner iteration |
+//! | [`GaussNewtonCg`] | many parameters | n | a sweep over the rows, and a gradient or two for each inner iteration |
 //! | [`Lbfgs`] | many parameters; any loss | 2 m n | a gradient or two |
 //! | [`Adam`] | the first steps; new points at each step | 2 n | a gradient |
 

@@ -219,6 +219,8 @@ pub(crate) enum Step {
     },
     /// Adjoint of an affine map: W̄, b̄ and, where the input is active, its adjoint.
     AffineAdjoint {
+        /// Whether W and b are numbers, without adjoints.
+        held: bool,
         zbar: BufferId,
         src: Option<BufferId>,
         abar: Option<(BufferId, Mode, Vec<Zero>)>,
@@ -376,8 +378,12 @@ impl Plan {
             .map(|step| match step {
                 Step::Affine { weight, runs, .. } => product(*weight, runs),
                 Step::AffineAdjoint {
-                    weight, runs, abar, ..
-                } => product(*weight, runs) * (1 + usize::from(abar.is_some())),
+                    weight,
+                    runs,
+                    abar,
+                    held,
+                    ..
+                } => product(*weight, runs) * (usize::from(!held) + usize::from(abar.is_some())),
                 _ => 0,
             })
             .sum();
@@ -949,9 +955,10 @@ impl Builder<'_> {
                         }
                     }
                 }
-                Op::Affine { .. } | Op::Transposed { .. } | Op::Select { .. } => {
-                    read[node.inputs[0]] = true;
+                Op::Affine { weight, .. } | Op::Transposed { weight } => {
+                    read[node.inputs[0]] |= self.tape.varies(*weight);
                 }
+                Op::Select { .. } => read[node.inputs[0]] = true,
                 Op::Elemental(_) => {
                     let slope = self.slope_planes(id);
                     read[id] |= !slope.is_empty() && self.slope_from_output(id).is_some();
@@ -1556,9 +1563,10 @@ impl Builder<'_> {
 
     fn affine_adjoint(&mut self, id: NodeId, zbar: BufferId, weight: usize, bias: Option<usize>) {
         let input = self.tape.nodes()[id].inputs[0];
+        let held = !self.tape.varies(weight);
         let weight = self.weight(id, weight);
         let (runs, columns) = self.affine_planes(id, input);
-        let src = (!runs.is_empty()).then(|| self.value_back(input));
+        let src = (!held && !runs.is_empty()).then(|| self.value_back(input));
         let abar = (self.differentiates(input) && !runs.is_empty()).then(|| {
             let (dst, new) = self.adjoint(input);
             let rows = self.tape.nodes()[input].rows;
@@ -1573,6 +1581,7 @@ impl Builder<'_> {
         });
         let guarded = self.guarded[id];
         self.plan.reverse.push(Step::AffineAdjoint {
+            held,
             zbar,
             src,
             abar,

@@ -972,6 +972,7 @@ fn reverse_step<T: Real, S: Isa>(
             runs,
             columns,
             guarded,
+            held,
         } => {
             let key = replay.keys[*weight];
             if let Some((dst, mode, zeros)) = abar {
@@ -991,6 +992,9 @@ fn reverse_step<T: Real, S: Isa>(
                         abar_rows: dst_rows,
                     },
                 );
+            }
+            if *held {
+                return;
             }
             let (zbar_rows, (src, src_rows)) = (replay.rows(*zbar), replay.source(*src));
             let [z, a] = parts(arena, [replay.range(*zbar), src]);

@@ -239,6 +239,8 @@ pub struct Tape {
     columns: Vec<String>,
     /// Recorded sweeps, on a lowered tape.
     sweeps: Option<Vec<Sweep>>,
+    /// Parameters before this one are numbers: nothing is derived in them.
+    held: usize,
 }
 
 /// What the inferences found for one node.
@@ -278,7 +280,18 @@ impl Tape {
             coordinates,
             columns,
             sweeps: None,
+            held: 0,
         }
+    }
+
+    /// The same tape with the first parameters as numbers: nothing is derived in them.
+    pub(crate) fn holding(self, held: usize) -> Self {
+        Self { held, ..self }
+    }
+
+    /// Whether the map by this matrix has derivatives in it.
+    pub(crate) fn varies(&self, weight: usize) -> bool {
+        weight >= self.held
     }
 
     /// This equation with other nodes, derivatives being adjoints of recorded sweeps.
@@ -290,6 +303,7 @@ impl Tape {
     ) -> Self {
         Self {
             sweeps: Some(sweeps),
+            held: self.held,
             ..Self::new(nodes, roots, self.coordinates.clone(), self.columns.clone())
         }
     }
@@ -726,10 +740,11 @@ impl Tape {
                 active.push(false);
                 continue;
             }
-            let own = matches!(
-                node.op,
-                Op::Parameter(_) | Op::Affine { .. } | Op::Transposed { .. }
-            );
+            let own = match node.op {
+                Op::Parameter(index) => index >= self.held,
+                Op::Affine { weight, .. } | Op::Transposed { weight } => self.varies(weight),
+                _ => false,
+            };
             // The condition of a selection is piecewise constant.
             let skip = usize::from(matches!(node.op, Op::Select { .. }));
             let any = own || node.inputs[skip..].iter().any(|&input| active[input]);

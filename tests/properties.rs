@@ -359,12 +359,28 @@ proptest! {
                 prop_assert_eq!(bits(&again), bits(&got), "{:?} recomputed", lowering);
             }
         }
-        // Gauss-Newton rows are another sweep.
+        // Gauss-Newton rows are another sweep, and products with them two others.
         let engine = Engine::new(&built.problem)?;
+        let theta = built.params.values();
         let mut rows = Evaluation { loss: 0.0, ..want.clone() };
         rows.gradient.fill(0.0);
-        engine.rows("random", built.params.values(), |block| {
+        let v: Vec<f64> = (0..theta.len()).map(|i| (1.0 + i as f64).sin()).collect();
+        let mut along: Vec<f64> = Vec::new();
+        let mut product = vec![0.0; theta.len()];
+        let (mut size, mut size_of_product) = (1e-3_f64, 1e-3_f64);
+        engine.rows("random", theta, |block| {
             rows.loss += block.residuals.iter().map(|r| r * r).sum::<f64>();
+            for point in 0..block.residuals.len() {
+                let row: Vec<f64> = (0..theta.len()).map(|i| block.parameter(i)[point]).collect();
+                let s: f64 = row.iter().zip(&v).map(|(j, v)| j * v).sum();
+                let most: f64 = row.iter().zip(&v).map(|(j, v)| (j * v).abs()).sum();
+                size = size.max(most);
+                for (sum, j) in product.iter_mut().zip(&row) {
+                    *sum += j * s;
+                    size_of_product = size_of_product.max(j.abs() * most);
+                }
+                along.push(s);
+            }
             for (i, sum) in rows.gradient.iter_mut().enumerate() {
                 let pairs = block.residuals.iter().zip(block.parameter(i));
                 *sum += pairs.map(|(r, j)| 2.0 * r * j).sum::<f64>();
@@ -372,6 +388,23 @@ proptest! {
         })?;
         let error = difference(&rows, &want, &scale);
         prop_assert!(error < 1e-11, "rows: {:e}", error);
+        let farthest = |a: &[f64], b: &[f64]| {
+            a.iter().zip(b).fold(0.0_f64, |m, (a, b)| m.max((a - b).abs()))
+        };
+        for lowering in [Lowering::Jets, Lowering::NestedReverse] {
+            let engine = match Engine::with(&built.problem, &Options::default().lowering(lowering)) {
+                Err(Error::LoweringTooLarge { .. }) => continue,
+                engine => engine?,
+            };
+            let got = match engine.along(theta, &v) {
+                Err(Error::LoweringTooLarge { .. }) => continue,
+                got => got?,
+            };
+            let error = farthest(&got, &along) / size;
+            prop_assert!(error < 1e-11, "J v, {:?}: {:e}", lowering, error);
+            let error = farthest(&engine.gauss_newton(theta, &v)?, &product) / size_of_product;
+            prop_assert!(error < 1e-11, "Jt J v, {:?}: {:e}", lowering, error);
+        }
     }
 
     /// Central differences converge to the gradient at their order, and nested numbers of

@@ -74,7 +74,8 @@ impl GaussNewtonCg {
         Ok(self)
     }
 
-    /// Most iterations a step, 100 if not given; each sweeps over all rows.
+    /// Most iterations a step, 100 if not given; each takes about as long as one or two
+    /// gradients.
     ///
     /// # Errors
     /// No iterations.
