@@ -117,6 +117,9 @@ fn evaluate(case: &Case, set: InstructionSet, evaluations: usize) -> Result<()> 
             Job::Rows => engine.rows(&engine.conditions()[0], theta, |rows| {
                 black_box(rows.parameter(0));
             })?,
+            Job::Product => {
+                black_box(engine.gauss_newton(theta, theta)?);
+            }
         }
     }
     Ok(())

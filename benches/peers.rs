@@ -165,11 +165,14 @@ impl Evaluator {
                     })?;
                 }
             }
+            Job::Product => {
+                black_box(self.engine.gauss_newton(theta, theta)?);
+            }
         }
         Ok(())
     }
 
-    /// Loss and gradient; of rows they are Σ r² and 2 Jᵀr.
+    /// Loss and gradient; of rows they are Σ r² and 2 Jᵀr, of a product ‖J·θ‖² and JᵀJ·θ.
     fn result(&mut self) -> Result<(f64, &[f64]), Error> {
         if self.job == Job::Rows {
             self.losses.fill(0.0);
@@ -184,6 +187,12 @@ impl Evaluator {
                     }
                 })?;
             }
+        }
+        if self.job == Job::Product {
+            let along = self.engine.along(&self.theta, &self.theta)?;
+            self.losses.fill(0.0);
+            self.losses[0] = along.iter().map(|s| s * s).sum();
+            self.gradient = self.engine.gauss_newton(&self.theta, &self.theta)?;
         }
         Ok((self.losses.iter().sum(), &self.gradient))
     }

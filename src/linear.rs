@@ -132,9 +132,8 @@ impl Linear {
             }
             Op::Select { .. } => {
                 let [_, then, otherwise] = [along[0], along[1], along[2]];
-                if then.or(otherwise).is_none() {
-                    return None; // The condition is piecewise constant.
-                }
+                // The condition is piecewise constant.
+                then.or(otherwise)?;
                 let mut branch =
                     |tangent: Option<NodeId>| tangent.unwrap_or_else(|| self.zero(node, rows));
                 let inputs = smallvec![node.inputs[0], branch(then), branch(otherwise)];

@@ -23,6 +23,8 @@ pub enum Job {
     Gradient,
     /// The rows of the Gauss-Newton matrix, handed out by chunk.
     Rows,
+    /// JᵀJ·v, of the same matrix.
+    Product,
 }
 
 pub struct Workload {
@@ -52,14 +54,14 @@ const fn gradient(
     }
 }
 
-const fn rows(name: &'static str, width: usize) -> Workload {
+const fn jacobian(name: &'static str, job: Job, width: usize) -> Workload {
     Workload {
-        job: Job::Rows,
+        job,
         ..gradient(name, Pde::Burgers, [2, width, 4], 4096)
     }
 }
 
-pub const WORKLOADS: [Workload; 19] = [
+pub const WORKLOADS: [Workload; 22] = [
     gradient("paper-3x2-n1", Pde::Paper, [1, 3, 2], 1),
     gradient("ode-3x2-n1", Pde::Ode, [1, 3, 2], 1),
     gradient("ode-3x2-n30", Pde::Ode, [1, 3, 2], 30),
@@ -77,8 +79,11 @@ pub const WORKLOADS: [Workload; 19] = [
     gradient("laplace100-128x4-n1000", Pde::Laplace, [100, 128, 4], 1000),
     gradient("ks-64x4-n4096", Pde::Ks, [2, 64, 4], 4096),
     gradient("ns-64x4-n4096", Pde::Ns, [3, 64, 4], 4096),
-    rows("rows-20x4-n4096", 20),
-    rows("rows-64x4-n4096", 64),
+    jacobian("rows-20x4-n4096", Job::Rows, 20),
+    jacobian("rows-64x4-n4096", Job::Rows, 64),
+    jacobian("product-20x4-n4096", Job::Product, 20),
+    jacobian("product-64x4-n4096", Job::Product, 64),
+    jacobian("product-256x4-n4096", Job::Product, 256),
 ];
 
 impl Workload {

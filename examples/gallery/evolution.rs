@@ -42,12 +42,12 @@ pub fn korteweg_de_vries(settings: &Settings) -> Result<Outcome, Error> {
         start: |x| (PI * x).cos(),
         rate: |u| -u[0] * u[1] - 0.022_f64.powi(2) * u[3],
         order: 3,
-        windows: 20,
+        windows: 40,
         harmonics: 8,
         width: 20,
         modes: 120,
         points: 3000,
-        steps: 50,
+        steps: 35,
     };
     problem.run(settings)
 }
@@ -61,12 +61,12 @@ pub fn kuramoto_sivashinsky(settings: &Settings) -> Result<Outcome, Error> {
         start: |x| x.cos() * (1.0 + x.sin()),
         rate: |u| -100.0 * (u[0] * u[1] / 16.0 + u[2] / 256.0 + u[4] / 65_536.0),
         order: 4,
-        windows: 20,
+        windows: 60,
         harmonics: 12,
         width: 20,
         modes: 110,
         points: 4000,
-        steps: 60,
+        steps: 45,
     };
     problem.run(settings)
 }
