@@ -258,8 +258,6 @@ pub struct Work {
     pub kept: f64,
     /// Numbers of the arena, of a point.
     pub arena: f64,
-    /// Numbers that steps read and write, of a point.
-    pub streamed: f64,
     /// Numbers written by other steps than matrix products, of a point.
     pub moves: f64,
     /// Elementary functions that run in vectors, in units of a tanh.
@@ -295,8 +293,8 @@ impl Work {
             points * self.kept * far,
             points * self.moves,
             points * self.vectors,
-            points * self.streamed * far,
-            points * self.streamed * beyond(SHARED_CACHE),
+            points * self.moves * far,
+            points * self.moves * beyond(SHARED_CACHE),
         ]
     }
 
@@ -320,7 +318,6 @@ impl Work {
     }
 
     fn add(&mut self, plan: &Plan, keys: &[WeightKey], step: &Step) {
-        let moves = self.moves;
         self.steps += 1.0;
         let rows = |id: usize| plan.buffers[id].rows as f64;
         let planes = |id: usize| plan.buffers[id].planes as f64;
@@ -439,7 +436,6 @@ impl Work {
                 self.moves += 8.0 * rows(*dst) * (planes(*factor) + planes(*adjoint));
             }
         }
-        self.streamed += 2.0 * (self.moves - moves);
     }
 
     /// `rows` × `columns` by `columns` × planes.
@@ -448,7 +444,6 @@ impl Work {
         // A block of rows reads all columns once.
         let blocks = rows.div_ceil(crate::kernel::gemm::TALL);
         self.operands += (blocks * columns + rows) as f64 * planes;
-        self.streamed += (rows + columns) as f64 * planes;
     }
 
     fn outer(&mut self, key: WeightKey, planes: f64) {
@@ -456,7 +451,6 @@ impl Work {
         self.outer += 2.0 * (key.rows * key.columns) as f64 * planes;
         let blocks = key.rows.div_ceil(crate::kernel::gemm::TALL);
         self.operands += (blocks * key.columns + key.rows) as f64 * planes;
-        self.streamed += (key.rows + key.columns) as f64 * planes;
     }
 
     fn evaluate(&mut self, elemental: &Elemental, order: usize, rows: f64) {
@@ -482,20 +476,20 @@ impl Work {
 
 /// Nanoseconds of each kind of work, in the order of [`Work::kinds`], fitted by
 /// `cargo bench --bench calibrate` on one core of a Xeon with AVX-512 (ten equations, four
-/// networks, three lowerings, with and without recomputation): of 236 ratios to the time of
-/// jets, 225 to 236 are met within 15 %. There was no NEON to calibrate on: between the two
-/// others of its width.
+/// networks, three lowerings, with and without recomputation, in chunks and in one piece): of
+/// 1,176 ratios to the time of jets in chunks 1,127 are met within 15 %, of 1,020 in one piece
+/// 921. There was no NEON to calibrate on: between the two others of its width.
 #[rustfmt::skip]
 fn weights(set: InstructionSet, double: bool) -> [f64; KINDS] {
     use InstructionSet::{Avx2, Avx512, Baseline, Neon};
     match (set, double) {
-        (Avx512, true) => [15.8, 7.16, 0.084, 0.0199, 0.0, 0.0102, 0.0972, 0.0503, 0.788, 0.0559, 1.01, 0.0, 0.0],
-        (Avx512, false) => [18.9, 5.57, 0.0, 0.0058, 0.0092, 0.0023, 0.0502, 0.0231, 0.366, 0.0454, 0.572, 0.0, 0.0],
-        (Avx2, true) => [20.6, 5.84, 0.707, 0.0298, 0.0, 0.0256, 0.1447, 0.1073, 0.645, 0.0556, 1.89, 0.0, 0.0],
-        (Avx2, false) => [15.1, 6.04, 0.806, 0.0013, 0.0186, 0.0415, 0.0695, 0.0487, 0.387, 0.0212, 0.984, 0.0, 0.0],
-        (Baseline, true) => [26.5, 5.37, 0.0, 0.1292, 0.0, 0.0, 0.3098, 0.158, 0.597, 0.1948, 3.91, 0.0, 0.0],
-        (Baseline, false) => [19.5, 12.9, 0.0, 0.047, 0.0588, 0.2468, 0.2326, 0.1045, 0.0, 0.0527, 1.78, 0.0, 0.0],
-        (Neon, true) => [23.0, 5.6, 0.4, 0.06, 0.0, 0.05, 0.2, 0.13, 0.6, 0.1, 2.7, 0.0, 0.0],
-        (Neon, false) => [17.0, 9.0, 0.4, 0.012, 0.037, 0.1, 0.13, 0.07, 0.3, 0.035, 1.35, 0.0, 0.0],
+        (Avx512, true) => [32.7, 4.81, 0.341, 0.0149, 0.0, 0.0494, 0.143, 0.0403, 0.0426, 0.0, 1.1, 0.312, 0.59],
+        (Avx512, false) => [25.0, 5.66, 0.0805, 0.00594, 0.0, 0.0307, 0.0692, 0.0216, 0.0, 0.0, 0.67, 0.128, 0.189],
+        (Avx2, true) => [26.2, 5.47, 0.476, 0.0214, 0.0, 0.092, 0.154, 0.0687, 0.0155, 0.0, 1.9, 0.259, 0.524],
+        (Avx2, false) => [20.6, 5.3, 0.922, 0.00267, 0.0181, 0.0261, 0.0874, 0.0605, 0.0, 0.0, 0.958, 0.127, 0.202],
+        (Baseline, true) => [42.6, 6.19, 0.0, 0.111, 0.0, 0.116, 0.357, 0.22, 0.0, 0.0, 3.99, 0.209, 0.552],
+        (Baseline, false) => [22.4, 12.2, 0.0208, 0.0519, 0.0585, 0.194, 0.267, 0.189, 0.0, 0.00722, 1.74, 0.114, 0.229],
+        (Neon, true) => [33.0, 5.8, 0.25, 0.065, 0.0, 0.1, 0.25, 0.14, 0.01, 0.0, 2.8, 0.23, 0.54],
+        (Neon, false) => [21.5, 8.5, 0.4, 0.027, 0.038, 0.1, 0.17, 0.12, 0.0, 0.004, 1.3, 0.12, 0.215],
     }
 }

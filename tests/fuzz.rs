@@ -227,13 +227,16 @@ fn keep(target: &str, bytes: &[u8]) -> String {
 }
 
 /// Ends the process, which nothing else could do, where an input takes too long.
-struct Watch(Arc<Mutex<Option<(Instant, Vec<u8>)>>>);
+struct Watch(Arc<Current>);
+
+/// What is being tried, and since when.
+type Current = Mutex<Option<(Instant, Vec<u8>)>>;
 
 impl Watch {
     const LONGEST: Duration = Duration::from_secs(60);
 
     fn new(target: &str) -> Self {
-        let current: Arc<Mutex<Option<(Instant, Vec<u8>)>>> = Arc::default();
+        let current: Arc<Current> = Arc::default();
         let (weak, target) = (Arc::downgrade(&current), target.to_owned());
         std::thread::spawn(move || {
             while let Some(current) = weak.upgrade() {
@@ -264,17 +267,17 @@ impl Watch {
 /// time is given, inputs with new outcomes are kept in the corpus.
 fn fuzz(
     target: &str,
-    good: Vec<Vec<u8>>,
+    good: &[Vec<u8>],
     prepare: impl Fn(Vec<u8>) -> Vec<u8>,
     mut run: impl FnMut(&[u8]) -> Result<(), Error>,
 ) {
     const MOST_KEPT: usize = 40;
     let seconds = std::env::var("DUALTAPE_FUZZ").ok();
     let seconds: Option<f64> = seconds.and_then(|text| text.parse().ok());
-    let mut inputs = corpus(target);
-    let kept = inputs.len();
-    inputs.extend(good);
+    let (mut inputs, sound) = (good.to_vec(), good.len());
+    inputs.extend(corpus(target));
     let given = inputs.len();
+    let kept = given - sound;
     let start = Instant::now();
     let mut random = Random(SplitMix(seconds.map_or(1, |_| {
         let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -289,7 +292,7 @@ fn fuzz(
             true => inputs[tried].clone(),
             // Of the good ones as often as of what came of them.
             false => {
-                let to = [given, inputs.len()][random.below(2)];
+                let to = [sound, inputs.len()][random.below(2)];
                 prepare(mutate(&mut random, &inputs[..to]))
             }
         };
@@ -438,7 +441,7 @@ fn models() -> Result<(), Error> {
     let slot = Slot::new();
     let good = model()?;
     let good = vec![without_checksum(&good), good];
-    fuzz("model", good, with_length, |bytes| {
+    fuzz("model", &good, with_length, |bytes| {
         use_model(&Model::load(slot.hold(bytes))?)
     });
     Ok(())
@@ -452,18 +455,13 @@ fn state_dicts() {
         "torch_f64.safetensors",
         "torch_prefix.safetensors",
     ];
-    fuzz(
-        "state_dict",
-        good.map(data_file).to_vec(),
-        as_it_is,
-        |bytes| {
-            use_model(&Model::from_state_dict(
-                slot.hold(bytes),
-                "u",
-                Elemental::Tanh,
-            )?)
-        },
-    );
+    fuzz("state_dict", &good.map(data_file), as_it_is, |bytes| {
+        use_model(&Model::from_state_dict(
+            slot.hold(bytes),
+            "u",
+            Elemental::Tanh,
+        )?)
+    });
 }
 
 fn problem() -> Result<(Parameters, Engine), Error> {
@@ -529,7 +527,7 @@ fn checkpoints() -> Result<(), Error> {
         Ok(std::fs::read(file).expect("the checkpoint"))
     });
     let good = good.into_iter().collect::<Result<Vec<_>, _>>()?;
-    fuzz("checkpoint", good, sealed, |bytes| {
+    fuzz("checkpoint", &good, sealed, |bytes| {
         train(12, Some(&slot.hold(bytes)), None)
     });
     Ok(())
@@ -543,8 +541,8 @@ fn csv_points() {
         "\"t\",x\r\n 1 , 2 \r\n3,4e-5\r\n",
         "x,t,\"a \"\"b\"\"\"\n1,2,3\n",
     ];
-    let good = good.map(|text| text.as_bytes().to_vec()).to_vec();
-    fuzz("csv", good, as_it_is, |bytes| {
+    let good = good.map(|text| text.as_bytes().to_vec());
+    fuzz("csv", &good, as_it_is, |bytes| {
         let points = Points::from_csv(slot.hold(bytes), &["t", "x"])?;
         assert_eq!(points.dimension(), 2);
         points.select(&[points.len() - 1]).map(|_| ())
@@ -560,7 +558,7 @@ fn npy_arrays() {
         "points_c_f8.npy",
         "points_fortran_f4.npy",
     ];
-    fuzz("npy", good.map(data_file).to_vec(), as_it_is, |bytes| {
+    fuzz("npy", &good.map(data_file), as_it_is, |bytes| {
         let file = slot.hold(bytes);
         let array = points::read_npy(&file)?;
         assert_eq!(array.shape.iter().product::<usize>(), array.values.len());
@@ -571,7 +569,7 @@ fn npy_arrays() {
 #[test]
 fn names_of_elementals() {
     let good = ["tanh", "powi(3)", "powf(-0.5)", "ln_1p"].map(|name| name.as_bytes().to_vec());
-    fuzz("elemental", good.to_vec(), as_it_is, |bytes| {
+    fuzz("elemental", &good, as_it_is, |bytes| {
         let name = String::from_utf8_lossy(bytes);
         let Some(elemental) = Elemental::named(&name) else {
             return Err(Error::Empty {
@@ -631,7 +629,7 @@ fn recordings() {
         &[10, 0, 4, 2, 0, 3],
     ];
     let good: Vec<Vec<u8>> = good.iter().map(|bytes| bytes.to_vec()).collect();
-    fuzz("recording", good, as_it_is, |bytes| {
+    fuzz("recording", &good, as_it_is, |bytes| {
         let mut params = Parameters::seeded(u64::from(bytes.first().copied().unwrap_or(0)));
         let net = params.mlp("u", &[2, 3, 2], Elemental::Tanh)?;
         let equation = Equation::record("eq", &params, ["t", "x"], |x| {
