@@ -1,19 +1,16 @@
-//! Equations u_t = L u - c u u_x, periodic in x and with a linear L, in windows of time one
-//! after the other, and two of them: Korteweg-de Vries and Kuramoto-Sivashinsky.
+//! Equations u_t = F(u, u_x, …), periodic in x, in windows of time one after the other, and
+//! two of them: Korteweg-de Vries and Kuramoto-Sivashinsky.
 //!
-//! In each window u = B(σ, x) + σ² n(σ, x), where σ runs from 0 to 1. B has the value and the
-//! rate that u has at the beginning: the linear part of the equation is solved exactly, the
-//! rest stays what it is at σ = 0 (an exponential Euler step). The network learns what this
-//! leaves. B and its derivatives come as data of the points, so that the equation is recorded
-//! once for all windows.
+//! In each window u = U(x) + σ n(σ, x), where σ runs from 0 to 1 and U is u at the end of the
+//! window before, as a Fourier series: its derivatives come as data of the points, so that
+//! the equation is recorded once for all windows.
 
 use crate::common::{Outcome, Reference, Settings, maps, table};
 use dualtape::{
     Condition, Design, Elemental::Sin, Engine, Equation, Error, Field, LevenbergMarquardt,
     Parameters, Points, Problem, Sampler, ansatz, data, values,
 };
-use nalgebra::Complex;
-use std::f64::consts::{PI, TAU};
+use std::f64::consts::{FRAC_PI_2, PI, TAU};
 use std::time::Instant;
 
 struct Evolution {
@@ -21,15 +18,15 @@ struct Evolution {
     /// The ends of x.
     x: (f64, f64),
     start: fn(f64) -> f64,
-    /// L: orders of derivatives, ascending, and their factors.
-    linear: &'static [(usize, f64)],
-    /// c.
-    advection: f64,
+    /// F of u and its derivatives in x.
+    rate: fn(&[Field]) -> Field,
+    /// The order of the highest of these.
+    order: usize,
     windows: usize,
     /// Waves that the network sees.
     harmonics: usize,
     width: usize,
-    /// Waves of B.
+    /// Waves of U.
     modes: usize,
     points: usize,
     /// Steps a window.
@@ -43,8 +40,8 @@ pub fn korteweg_de_vries(settings: &Settings) -> Result<Outcome, Error> {
         name: "kdv",
         x: (-1.0, 1.0),
         start: |x| (PI * x).cos(),
-        linear: &[(3, -0.022 * 0.022)],
-        advection: 1.0,
+        rate: |u| -u[0] * u[1] - 0.022_f64.powi(2) * u[3],
+        order: 3,
         windows: 40,
         harmonics: 8,
         width: 20,
@@ -62,8 +59,8 @@ pub fn kuramoto_sivashinsky(settings: &Settings) -> Result<Outcome, Error> {
         name: "kuramoto-sivashinsky",
         x: (0.0, TAU),
         start: |x| x.cos() * (1.0 + x.sin()),
-        linear: &[(2, -100.0 / 256.0), (4, -100.0 / 65_536.0)],
-        advection: 100.0 / 16.0,
+        rate: |u| -100.0 * (u[0] * u[1] / 16.0 + u[2] / 256.0 + u[4] / 65_536.0),
+        order: 4,
         windows: 60,
         harmonics: 12,
         width: 20,
@@ -74,58 +71,38 @@ pub fn kuramoto_sivashinsky(settings: &Settings) -> Result<Outcome, Error> {
     problem.run(settings)
 }
 
-/// The amplitudes of the waves exp(2πikx/period), of which the real part counts, through
-/// values at equal distances from 0, more than twice as many as waves.
-fn waves(values: &[f64], modes: usize) -> Vec<Complex<f64>> {
-    let count = values.len();
-    let wave = |k: usize| {
-        let scale = if k == 0 { 1.0 } else { 2.0 } / count as f64;
-        let turn =
-            |n: usize| Complex::from_polar(scale, -TAU * ((k * n) % count) as f64 / count as f64);
-        values
-            .iter()
-            .enumerate()
-            .map(|(n, value)| turn(n) * value)
-            .sum()
-    };
-    (0..=modes).map(wave).collect()
+/// A Fourier series of some period, with cosines and sines of the k-th wave.
+struct Series {
+    period: f64,
+    waves: Vec<(f64, f64)>,
 }
 
-/// B, wave by wave.
-struct Base {
-    /// 2πk/period.
-    numbers: Vec<f64>,
-    /// Of L, times the length of the window.
-    rates: Vec<Complex<f64>>,
-    value: Vec<Complex<f64>>,
-    /// Of -c u u_x, times the length of the window.
-    rest: Vec<Complex<f64>>,
-}
-
-impl Base {
-    /// B and its derivatives in x up to an order, and that in σ.
-    fn at(&self, s: f64, x: f64, order: usize) -> Vec<f64> {
-        let mut sums = vec![0.0; order + 2];
-        for (k, &number) in self.numbers.iter().enumerate() {
-            let wave = Complex::from_polar(1.0, number * x);
-            let z = self.rates[k] * s;
-            let grown = z.exp();
-            // (exp(z) - 1)/z
-            let mean = match z.norm() < 1e-2 {
-                true => {
-                    1.0 + z / 2.0
-                        * (1.0 + z / 3.0 * (1.0 + z / 4.0 * (1.0 + z / 5.0 * (1.0 + z / 6.0))))
-                }
-                false => (grown - 1.0) / z,
-            };
-            let mut term = wave * (grown * self.value[k] + mean * s * self.rest[k]);
-            sums[order + 1] += (wave * grown * (self.rates[k] * self.value[k] + self.rest[k])).re;
-            for sum in &mut sums[..=order] {
-                *sum += term.re;
-                term *= Complex::new(0.0, number);
+impl Series {
+    /// Through values at equal distances from 0, more than twice as many as waves.
+    fn through(values: &[f64], period: f64, modes: usize) -> Self {
+        let count = values.len() as f64;
+        let wave = |k: usize| {
+            let scale = if k == 0 { 1.0 } else { 2.0 } / count;
+            let (mut cosine, mut sine) = (0.0, 0.0);
+            for (n, value) in values.iter().enumerate() {
+                let angle = TAU * ((k * n) % values.len()) as f64 / count;
+                cosine += scale * value * angle.cos();
+                sine += scale * value * angle.sin();
             }
-        }
-        sums
+            (cosine, sine)
+        };
+        let waves = (0..=modes).map(wave).collect();
+        Self { period, waves }
+    }
+
+    fn derivative(&self, x: f64, order: usize) -> f64 {
+        let waves = self.waves.iter().enumerate();
+        let term = |(k, (cosine, sine)): (usize, &(f64, f64))| {
+            let rate = TAU * k as f64 / self.period;
+            let angle = rate * x + FRAC_PI_2 * order as f64;
+            rate.powi(order as i32) * (cosine * angle.cos() + sine * angle.sin())
+        };
+        waves.map(term).sum()
     }
 }
 
@@ -141,32 +118,19 @@ impl Evolution {
             let waves = ansatz::periodic(x, period, self.harmonics);
             net.at::<1>(&[&[2.0 * s - 1.0][..], &waves].concat())[0]
         };
-        let order = self
-            .linear
-            .iter()
-            .map(|(order, _)| *order)
-            .max()
-            .unwrap_or(1);
-        let mut names: Vec<String> = (0..=order).map(|k| format!("B{k}")).collect();
-        names.push("Bs".to_owned());
+        let names: Vec<String> = (0..=self.order).map(|k| format!("U{k}")).collect();
         let equation = Equation::record(self.name, &params, ["s", "x"], |[s, x]| {
             let n = n(s, x);
-            let mut change = s * s * n;
-            let mut u = vec![data("B0") + change];
-            for name in &names[1..=order] {
+            let mut change = n;
+            let mut u = vec![data(&names[0]) + s * n];
+            for name in &names[1..] {
                 change = change.d(x);
-                u.push(data(name) + change);
+                u.push(data(name) + s * change);
             }
-            let linear: Field = self
-                .linear
-                .iter()
-                .map(|&(order, factor)| factor * u[order])
-                .sum();
-            data("Bs") + 2.0 * s * n + s * s * n.d(s)
-                - span * (linear - self.advection * u[0] * u[1])
+            n + s * n.d(s) - span * (self.rate)(&u)
         })?;
         let solution = Equation::record("solution", &params, ["s", "x"], |[s, x]| {
-            data("B0") + s * s * n(s, x)
+            data("U0") + s * n(s, x)
         })?;
 
         // The reference: times 0, 0.05, …, 1, and 64 places.
@@ -185,12 +149,11 @@ impl Evolution {
             .map(|n| period * n as f64 / (4 * self.modes) as f64)
             .collect();
         let start: Vec<f64> = equal.iter().map(|&x| (self.start)(x)).collect();
-        let mut base = self.base(&start, span);
-        let columns = |base: &Base, mut points: Points| {
-            let pairs = points.coordinate(0).iter().zip(points.coordinate(1));
-            let rows: Vec<Vec<f64>> = pairs.map(|(&s, &x)| base.at(s, x, order)).collect();
-            for (place, name) in names.iter().enumerate() {
-                let column: Vec<f64> = rows.iter().map(|row| row[place]).collect();
+        let mut initial = Series::through(&start, period, self.modes);
+        let columns = |initial: &Series, mut points: Points| {
+            for (order, name) in names.iter().enumerate() {
+                let x = points.coordinate(1).iter();
+                let column: Vec<f64> = x.map(|&x| initial.derivative(x, order)).collect();
                 points = points.with_column(name, &column)?;
             }
             Ok::<Points, Error>(points)
@@ -202,7 +165,7 @@ impl Evolution {
         let (mut seconds, mut steps, mut stop) = (0.0, 0, String::new());
         for window in 0..self.windows {
             let begin = window as f64 * span;
-            let mut draw = || columns(&base, sampler.draw(Design::Sobol, count)?);
+            let mut draw = || columns(&initial, sampler.draw(Design::Sobol, count)?);
             let problem = Problem::new(&params, [Condition::new(&equation, draw()?)])?;
             let mut engine = Engine::with(&problem, &settings.options())?;
             let start = Instant::now();
@@ -227,41 +190,17 @@ impl Evolution {
                 .filter(|[s, _]| *s > 1e-9 && *s < 1.0 + 1e-9)
                 .collect();
             if !shares.is_empty() {
-                let points = columns(&base, Points::from_rows(&shares)?)?;
+                let points = columns(&initial, Points::from_rows(&shares)?)?;
                 u.extend(&values(&solution, &params, &points)?[0]);
             }
             let end: Vec<[f64; 2]> = equal.iter().map(|&x| [1.0, x]).collect();
-            let end = columns(&base, Points::from_rows(&end)?)?;
+            let end = columns(&initial, Points::from_rows(&end)?)?;
             let end = values(&solution, &params, &end)?.concat();
-            base = self.base(&end, span);
+            initial = Series::through(&end, period, self.modes);
         }
 
         let error: Vec<f64> = u.iter().zip(&reference.truth).map(|(u, e)| u - e).collect();
         maps(settings, self.name, grid, ("t", "x"), &reference, &error)?;
         Ok(reference.measured(&error, &params, count, (seconds, steps, stop)))
-    }
-
-    /// B of the window that begins with these values at equal distances.
-    fn base(&self, values: &[f64], span: f64) -> Base {
-        let period = self.x.1 - self.x.0;
-        let numbers: Vec<f64> = (0..=self.modes).map(|k| TAU * k as f64 / period).collect();
-        let rate = |&number: &f64| {
-            let terms = self.linear.iter();
-            let terms = terms.map(|&(order, c)| Complex::new(0.0, number).powu(order as u32) * c);
-            span * terms.sum::<Complex<f64>>()
-        };
-        let mut base = Base {
-            rates: numbers.iter().map(rate).collect(),
-            value: waves(values, self.modes),
-            rest: vec![Complex::default(); numbers.len()],
-            numbers,
-        };
-        let count = values.len() as f64;
-        let products = values.iter().enumerate().map(|(n, u)| {
-            let slope = base.at(0.0, period * n as f64 / count, 1)[1];
-            -span * self.advection * u * slope
-        });
-        base.rest = waves(&products.collect::<Vec<_>>(), self.modes);
-        base
     }
 }
