@@ -573,8 +573,8 @@ impl Engine {
     /// those of the loss, within a budget of the same size.
     ///
     /// # Errors
-    /// As [`rows`](Self::rows); a vector of another length than the parameters; a memory budget
-    /// that is too small.
+    /// As [`rows`](Self::rows); a vector of another length than the parameters, or not finite; a
+    /// memory budget that is too small.
     pub fn gauss_newton(&self, theta: &[f64], v: &[f64]) -> Result<Vec<f64>, Error> {
         let linear = self.linear(theta, v)?;
         // ½‖J·v‖² has this gradient in v.
