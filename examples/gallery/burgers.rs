@@ -47,16 +47,21 @@ fn draw(sampler: &mut Sampler, nu: f64, count: usize) -> Result<Points, Error> {
 
 /// ν = 0.01/π.
 pub fn steep(settings: &Settings) -> Result<Outcome, Error> {
-    forward(settings, "burgers", 0.01 / PI, 100)
+    forward(settings, "burgers", 0.01 / PI, 6000, 100)
 }
 
 /// ν = 0.01.
 pub fn mild(settings: &Settings) -> Result<Outcome, Error> {
-    forward(settings, "burgers-mild", 0.01, 100)
+    forward(settings, "burgers-mild", 0.01, 3000, 200)
 }
 
-fn forward(settings: &Settings, name: &str, nu: f64, steps: usize) -> Result<Outcome, Error> {
-    const POINTS: usize = 6000;
+fn forward(
+    settings: &Settings,
+    name: &str,
+    nu: f64,
+    count: usize,
+    steps: usize,
+) -> Result<Outcome, Error> {
     let mut params = Parameters::seeded(settings.seed);
     let net = params.mlp("u", &[3, 20, 20, 20, 1], Tanh)?;
     let burgers = Equation::record("burgers", &params, ["t", "x"], |[t, x]| {
@@ -69,14 +74,14 @@ fn forward(settings: &Settings, name: &str, nu: f64, steps: usize) -> Result<Out
     let reference = Reference::grid(GRID, |[t, x]| exact(nu, t, x))?;
 
     let mut sampler = Sampler::new(&[(0.0, 1.0), (0.0, 1.0)], settings.seed)?;
-    let condition = Condition::new(&burgers, draw(&mut sampler, nu, POINTS)?);
+    let condition = Condition::new(&burgers, draw(&mut sampler, nu, count)?);
     let problem = Problem::new(&params, [condition])?;
     let mut engine = Engine::with(&problem, &settings.options())?;
     let report = settings
         .train(steps)
         .compare("u", &solution, &reference.points, &reference.truth, 10)
         .redraw(20, sampler, move |sampler, engine, _| {
-            engine.set_points("burgers", draw(sampler, nu, POINTS)?)
+            engine.set_points("burgers", draw(sampler, nu, count)?)
         })
         .run(&mut engine, &mut params, &mut LevenbergMarquardt::default())?;
     report
@@ -85,7 +90,7 @@ fn forward(settings: &Settings, name: &str, nu: f64, steps: usize) -> Result<Out
 
     let error = reference.error(&solution, &params)?;
     maps(settings, name, GRID, ("t", "x"), &reference, &error)?;
-    reference.outcome(&solution, &params, POINTS, &report)
+    reference.outcome(&solution, &params, count, &report)
 }
 
 /// u_t + λ u u_x = ν u_xx with unknown λ and ν: from 500 values of u, exact to rounding.

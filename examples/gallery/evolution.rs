@@ -13,9 +13,6 @@ use dualtape::{
 use std::f64::consts::{FRAC_PI_2, PI, TAU};
 use std::time::Instant;
 
-/// The loss at which the first window is done.
-const LEAST: f64 = 1e-16;
-
 struct Evolution {
     name: &'static str,
     /// The ends of x.
@@ -34,6 +31,8 @@ struct Evolution {
     points: usize,
     /// Steps a window, at most.
     steps: usize,
+    /// The loss at which the first window is done.
+    least: f64,
     /// The rate at which errors grow with time: the later a window, the less it must reach.
     growth: f64,
 }
@@ -48,11 +47,12 @@ pub fn korteweg_de_vries(settings: &Settings) -> Result<Outcome, Error> {
         rate: |u| -u[0] * u[1] - 0.022_f64.powi(2) * u[3],
         order: 3,
         windows: 40,
-        harmonics: 8,
+        harmonics: 20,
         width: 20,
         modes: 120,
         points: 3000,
-        steps: 40,
+        steps: 60,
+        least: 1e-17,
         growth: 0.0,
     };
     problem.run(settings)
@@ -73,6 +73,7 @@ pub fn kuramoto_sivashinsky(settings: &Settings) -> Result<Outcome, Error> {
         modes: 110,
         points: 4000,
         steps: 70,
+        least: 1e-16,
         growth: 9.0,
     };
     problem.run(settings)
@@ -180,7 +181,7 @@ impl Evolution {
             let rough = start.elapsed().as_secs_f64();
             let report = settings
                 .train(self.steps)
-                .tolerance(LEAST * (2.0 * self.growth * begin).exp())
+                .tolerance(self.least * (2.0 * self.growth * begin).exp())
                 .redraw(25, (), |(), engine, _| {
                     engine.set_points(self.name, draw()?)
                 })
