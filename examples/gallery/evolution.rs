@@ -29,12 +29,8 @@ struct Evolution {
     /// Waves of U.
     modes: usize,
     points: usize,
-    /// Steps a window, at most.
+    /// Steps a window.
     steps: usize,
-    /// The loss at which the first window is done.
-    least: f64,
-    /// The rate at which errors grow with time: the later a window, the less it must reach.
-    growth: f64,
 }
 
 /// Korteweg-de Vries: u_t + u u_x + 0.022² u_xxx = 0, u(0, x) = cos(πx). Solitons come out
@@ -47,13 +43,11 @@ pub fn korteweg_de_vries(settings: &Settings) -> Result<Outcome, Error> {
         rate: |u| -u[0] * u[1] - 0.022_f64.powi(2) * u[3],
         order: 3,
         windows: 40,
-        harmonics: 20,
+        harmonics: 8,
         width: 20,
         modes: 120,
         points: 3000,
-        steps: 60,
-        least: 1e-17,
-        growth: 0.0,
+        steps: 40,
     };
     problem.run(settings)
 }
@@ -68,13 +62,11 @@ pub fn kuramoto_sivashinsky(settings: &Settings) -> Result<Outcome, Error> {
         rate: |u| -100.0 * (u[0] * u[1] / 16.0 + u[2] / 256.0 + u[4] / 65_536.0),
         order: 4,
         windows: 60,
-        harmonics: 20,
+        harmonics: 12,
         width: 20,
         modes: 110,
         points: 4000,
-        steps: 70,
-        least: 1e-16,
-        growth: 9.0,
+        steps: 30,
     };
     problem.run(settings)
 }
@@ -181,7 +173,6 @@ impl Evolution {
             let rough = start.elapsed().as_secs_f64();
             let report = settings
                 .train(self.steps)
-                .tolerance(self.least * (2.0 * self.growth * begin).exp())
                 .redraw(25, (), |(), engine, _| {
                     engine.set_points(self.name, draw()?)
                 })
