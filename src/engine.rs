@@ -379,7 +379,10 @@ impl Engine {
         };
         let pool = if options.threads.is_some() || workers < wanted {
             let built = rayon::ThreadPoolBuilder::new().num_threads(workers).build();
-            Some(built.map_err(|error| out(format!("{workers} ({error})")))?)
+            let pool = built.map_err(|error| out(format!("{workers} ({error})")))?;
+            // Up before the first evaluation, which would else pay for their start.
+            pool.broadcast(|_| ());
+            Some(pool)
         } else {
             None
         };
