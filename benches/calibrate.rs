@@ -52,6 +52,8 @@ const NETWORKS: [(&[usize], Elemental); 4] = [
 
 /// Points of whole batches, which go through main memory in one piece.
 const WHOLE: [usize; 2] = [1024, 8192];
+/// How many of the networks are measured so.
+const IN_ONE_PIECE: usize = 2;
 /// Bytes that one of them may take.
 const MOST: usize = 1 << 28;
 
@@ -256,14 +258,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .precision(precision);
     let mut subjects: Vec<Subject> = Vec::new();
     for case in NAMES.into_iter().filter_map(Case::named) {
-        for (hidden, activation) in &NETWORKS {
+        for (place, (hidden, activation)) in NETWORKS.iter().enumerate() {
             let pieces = [None, Some(WHOLE[0]), Some(WHOLE[1])];
-            // Whole batches of two networks say it.
-            let pieces = &pieces[..if hidden[0] <= 64 && hidden[0] != 48 {
-                3
-            } else {
-                1
-            }];
+            let pieces = &pieces[..if place < IN_ONE_PIECE { 3 } else { 1 }];
             for &whole in pieces {
                 let jets = subjects.len();
                 for lowering in [

@@ -8,8 +8,8 @@
 //! - **Remainder.** The central difference D(h) = (f(θ + hv) − f(θ − hv))/2h along a
 //!   direction v differs from g·v by O(h²) if g is the gradient, and by a constant if not.
 //!   The entries of v are random numbers from 1 to 2 with random signs: none is small, and no
-//!   two are the same, so that even entries that have changed places show. The step is halved over many decades, D is extrapolated to h = 0
-//!   (Romberg 1955), and the limit compared with g·v to within what the rounding of f allows.
+//!   two are the same, so that even entries that have changed places show. The step is halved
+//!   over many decades, D is extrapolated to h = 0 (Romberg 1955), and the limit compared with g·v to within what the rounding of f allows.
 //!   That noise is measured, by fourth differences (after Moré and Wild, *Estimating
 //!   computational noise*, 2011).
 //! - **Nested numbers.** Some points are evaluated anew, tape node by tape node, by

@@ -131,7 +131,7 @@ impl Linear {
                 }
             }
             Op::Select { .. } => {
-                let [_, then, otherwise] = [along[0], along[1], along[2]];
+                let (then, otherwise) = (along[1], along[2]);
                 // The condition is piecewise constant.
                 then.or(otherwise)?;
                 let mut branch =

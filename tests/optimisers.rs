@@ -227,13 +227,17 @@ fn schedules_come_back_and_do_not_nest_without_end() -> Result<(), Error> {
         Optimizer::restore(&mut back, &snapshot)?;
         assert_eq!(back, given);
     }
-    // A million warm-ups of one step, and then a constant rate from step 0.
-    let mut hostile = 0.1_f64.to_le_bytes().to_vec();
-    hostile.extend([0xc0, 0x84, 0x3d]);
-    hostile.extend(std::iter::repeat_n(1, 1_000_000));
-    hostile.extend([0, 0]);
-    let error = Optimizer::restore(&mut GradientDescent::new(1.0)?, &hostile);
-    assert!(error.is_err(), "{error:?}");
+    // So many warm-ups of one step, and then a constant rate, from step 0.
+    let restore = |count: usize, as_bytes: &[u8]| {
+        let mut bytes = [&0.1_f64.to_le_bytes(), as_bytes].concat();
+        bytes.extend(std::iter::repeat_n(1, count));
+        bytes.extend([0, 0]);
+        Optimizer::restore(&mut GradientDescent::new(1.0)?, &bytes)
+    };
+    restore(64, &[64])?;
+    for (count, as_bytes) in [(65, &[65][..]), (1_000_000, &[0xc0, 0x84, 0x3d])] {
+        assert!(restore(count, as_bytes).is_err(), "{count} warm-ups");
+    }
     Ok(())
 }
 

@@ -400,6 +400,7 @@ proptest! {
                 Err(Error::LoweringTooLarge { .. }) => continue,
                 got => got?,
             };
+            prop_assert_eq!(got.len(), along.len());
             let error = farthest(&got, &along) / size;
             prop_assert!(error < 1e-11, "J v, {:?}: {:e}", lowering, error);
             let error = farthest(&engine.gauss_newton(theta, &v)?, &product) / size_of_product;

@@ -30,12 +30,13 @@ impl GradientDescent {
     /// # Errors
     /// A rate that is not positive and finite.
     pub fn new(rate: f64) -> Result<Self, Error> {
-        positive("the rate of gradient descent", rate)?;
-        Ok(Self {
+        let descent = Self {
             rate,
             schedule: Schedule::Constant,
             steps: 0,
-        })
+        };
+        descent.check()?;
+        Ok(descent)
     }
 
     /// How the rate changes.

@@ -69,8 +69,8 @@ impl GaussNewtonCg {
     /// # Errors
     /// No columns.
     pub fn sketch(mut self, columns: usize) -> Result<Self, Error> {
-        at_least_one("the sketch of Gauss-Newton CG", columns)?;
         self.sketch = columns;
+        self.check()?;
         Ok(self)
     }
 
@@ -80,8 +80,8 @@ impl GaussNewtonCg {
     /// # Errors
     /// No iterations.
     pub fn iterations(mut self, most: usize) -> Result<Self, Error> {
-        at_least_one("the iterations of Gauss-Newton CG", most)?;
         self.iterations = most;
+        self.check()?;
         Ok(self)
     }
 
@@ -90,8 +90,8 @@ impl GaussNewtonCg {
     /// # Errors
     /// A number that is not positive and finite.
     pub fn tolerance(mut self, relative: f64) -> Result<Self, Error> {
-        positive("the tolerance of Gauss-Newton CG", relative)?;
         self.tolerance = relative;
+        self.check()?;
         Ok(self)
     }
 

@@ -44,11 +44,12 @@ impl Lbfgs {
     /// # Errors
     /// No pairs.
     pub fn new(memory: usize) -> Result<Self, Error> {
-        at_least_one("the memory of L-BFGS", memory)?;
-        Ok(Self {
+        let lbfgs = Self {
             memory,
             ..Self::default()
-        })
+        };
+        lbfgs.check()?;
+        Ok(lbfgs)
     }
 
     /// −H g, by the two loops.

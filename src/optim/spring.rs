@@ -64,14 +64,14 @@ impl Spring {
     /// # Errors
     /// A momentum outside [0, 1), a damping that is not positive and finite.
     pub fn new(momentum: f64, damping: f64) -> Result<Self, Error> {
-        fraction("the momentum of SPRING", momentum)?;
-        positive("the damping of SPRING", damping)?;
-        Ok(Self {
+        let spring = Self {
             momentum,
             first: damping,
             damping,
             step: Vec::new(),
-        })
+        };
+        spring.check()?;
+        Ok(spring)
     }
 
     fn make(
