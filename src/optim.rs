@@ -8,6 +8,7 @@
 //! | method | for | memory | a step |
 //! | --- | --- | --- | --- |
 //! | [`LevenbergMarquardt`] | up to some 3,000 parameters: the method for high accuracy | n² | rows, and some 2 N n² + 3 n³ operations |
+//! | [`LastLayer`] | networks whose hidden layers are given; up to some 3,000 parameters in the last | n² | as above, a few steps in all |
 //! | [`SsBroyden`] | up to some 5,000 parameters; any loss | n² | a gradient or two, and 3 n² numbers to read |
 //! | [`Spring`] | fewer residuals than parameters | N n | rows, N² n operations |
 //! | [`GaussNewtonCg`] | many parameters | n | a sweep over the rows, and a gradient or two for each inner iteration |
@@ -34,7 +35,7 @@ mod spring;
 
 pub use first_order::{Adam, GradientDescent};
 pub use gauss_newton::GaussNewtonCg;
-pub use last_layer::fit_last_layer;
+pub use last_layer::{LastLayer, fit_last_layer};
 pub use levenberg_marquardt::LevenbergMarquardt;
 pub use quasi_newton::{Lbfgs, SsBroyden};
 pub use schedule::Schedule;

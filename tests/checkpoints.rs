@@ -1,6 +1,6 @@
 //! Checkpoints: training goes on bit for bit, and bad files are named.
 
-use dualtape::optim::{Halt, Iterate};
+use dualtape::optim::{Halt, Iterate, LastLayer};
 use dualtape::train::State;
 use dualtape::{
     Adam, Condition, Elemental::Tanh, Engine, Equation, Error, GaussNewtonCg, GradientDescent,
@@ -64,6 +64,10 @@ fn methods() -> Result<Vec<Box<dyn Minimizer>>, Error> {
         Box::new(SsBroyden::default()),
         Box::new(SsBroyden::default().keep()),
         Box::new(LevenbergMarquardt::default().window(4)?),
+        Box::new({
+            let (params, _) = problem()?;
+            LastLayer::of(&params, &params.net("y")?)?
+        }),
         Box::new(Spring::default()),
         Box::new(GaussNewtonCg::default().sketch(5)?.iterations(8)?),
     ])

@@ -1,10 +1,10 @@
 //! Optimisers on known problems, and against their formulas.
 
-use dualtape::optim::{Halt, Iterate, Optimizer, Schedule, fit_last_layer};
+use dualtape::optim::{Halt, Iterate, LastLayer, Optimizer, Schedule, fit_last_layer};
 use dualtape::{
     Adam, Condition, Elemental::Tanh, Engine, Equation, Error, GaussNewtonCg, GradientDescent,
     Lbfgs, LevenbergMarquardt, Minimizer, Objective, Options, Parameters, Points, Problem, Rows,
-    Spring, SsBroyden, Train,
+    Spring, SsBroyden, Train, values,
 };
 use nalgebra::{DMatrix, DVector};
 use rand::{RngExt, SeedableRng};
@@ -176,7 +176,11 @@ fn c14_a_changed_loss_drops_the_memory() -> Result<(), Error> {
 #[test]
 fn a_changed_memory_is_refused_or_harmless() -> Result<(), Error> {
     let (mut refused, mut harmless) = (0, 0);
-    for mut method in every_method()? {
+    let mut methods = every_method()?;
+    let mut params = Parameters::new();
+    let single = params.mlp("n", &[1, 1], Tanh)?;
+    methods.push(Box::new(LastLayer::of(&params, &single)?));
+    for mut method in methods {
         let mut theta = [-1.2, 1.0];
         minimise(&rosenbrock(), method.as_mut(), &mut theta, 6)?;
         let good = method.snapshot().expect("a snapshot");
@@ -195,7 +199,8 @@ fn a_changed_memory_is_refused_or_harmless() -> Result<(), Error> {
                 // The rate is a setting or a damping; of the two others it is a report.
                 let is_rate = good[place..place + 8] == rate;
                 if is_rate && !["L-BFGS", "SSBroyden"].contains(&method.name()) {
-                    let fresh = number.is_nan() && method.name() == "Levenberg-Marquardt";
+                    let may_be_fresh = ["Levenberg-Marquardt", "Gauss-Newton on the last layer"];
+                    let fresh = number.is_nan() && may_be_fresh.contains(&method.name());
                     let expected = fresh || number > 0.0 && number.is_finite();
                     let restored = method.restore(&changed).is_ok();
                     assert_eq!(restored, expected, "{} with {number}", method.name());
@@ -640,6 +645,53 @@ fn the_last_layer_of_a_linear_problem_is_a_step() -> Result<(), Error> {
     assert_eq!(params.matrix("y.0.weight")?, hidden, "hidden layers stay");
     let again = fit_last_layer(&engine, &mut params, &net)?;
     assert!(again <= loss);
+    Ok(())
+}
+
+#[test]
+fn the_last_layer_of_a_nonlinear_problem_takes_a_few_steps() -> Result<(), Error> {
+    let mut params = Parameters::seeded(1);
+    let net = params.mlp("y", &[1, 25, 1], Tanh)?;
+    params.values_mut().fill(0.0);
+    params.transposed_mut("y.0.weight")?.fill(1.0);
+    for (k, bias) in params.transposed_mut("y.0.bias")?.iter_mut().enumerate() {
+        *bias = -(k as f64) / 24.0;
+    }
+    let logistic = Equation::record("logistic", &params, ["t"], |[t]| {
+        let [n] = net.at(&[t]);
+        let y = 0.1 + t * n;
+        y.d(t) - 3.0 * y * (1.0 - y)
+    })?;
+    let solution = Equation::record("solution", &params, ["t"], |[t]| {
+        let [n] = net.at(&[t]);
+        0.1 + t * n
+    })?;
+    let points = Points::chebyshev(&[(0.0, 1.0, 80)])?;
+    let problem = Problem::new(&params, [Condition::new(&logistic, points)])?;
+    let mut engine = Engine::new(&problem)?;
+    let hidden = params.values()[..50].to_vec();
+    let mut method = LastLayer::of(&params, &net)?;
+    let report = Train::new(8).run(&mut engine, &mut params, &mut method)?;
+    assert_eq!(params.values()[..50], hidden, "hidden layers stay");
+    let end = values(&solution, &params, &Points::grid(&[(1.0, 1.0, 1)])?)?[0][0];
+    let exact = 1.0 / (1.0 + 9.0 * (-3.0_f64).exp());
+    assert!(report.loss < 1e-17, "{report}");
+    // What a residual makes of the solution grows no faster than exp(3 t).
+    let bound = 20.0 * report.loss.sqrt();
+    assert!((end - exact).abs() < bound, "{end} for {exact}, {report}");
+
+    // The memory is of this layer.
+    let other = params.mlp("z", &[1, 3, 1], Tanh)?;
+    let mut other = LastLayer::of(&params, &other)?;
+    let snapshot = other.snapshot().expect("a snapshot");
+    let error = method.restore(&snapshot).expect_err("another layer");
+    assert!(matches!(error, Error::OtherParameters { .. }), "{error}");
+    // A problem without it.
+    let error = Train::new(1).run(&mut engine, &mut Parameters::new(), &mut other);
+    assert!(error.is_err());
+    let mut theta = [0.0, 0.0];
+    let error = minimise(&rosenbrock(), &mut other, &mut theta, 1);
+    assert!(matches!(error, Err(Error::Length { .. })), "{error:?}");
     Ok(())
 }
 

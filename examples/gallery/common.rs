@@ -45,11 +45,6 @@ impl Settings {
         if self.quick { steps.min(2) } else { steps }
     }
 
-    /// So many points, or a few.
-    pub fn points(&self, count: usize) -> usize {
-        if self.quick { count.min(256) } else { count }
-    }
-
     /// A training of at most so many steps, which ends where they no longer help; with a
     /// progress bar.
     pub fn train<'a>(&self, steps: usize) -> Train<'a> {
