@@ -8,13 +8,15 @@
 //! coefficients do in one is smooth: the hidden layer stays as it is, and the last is found by
 //! least squares.
 
-use crate::common::{Outcome, Reference, Settings, maps, table};
+use crate::common::{Outcome, Reference, Settings, table};
 use dualtape::optim::LastLayer;
+use dualtape::plot::Map;
 use dualtape::{
     Condition, Design, Elemental::Tanh, Engine, Equation, Error, Field, Parameters, Points,
     Problem, Sampler, ansatz, data, values,
 };
 use std::f64::consts::{FRAC_PI_2, PI, TAU};
+use std::fmt::Write;
 
 /// Slopes of the hidden layer. The smaller, the more its functions are like powers of σ, which
 /// fit better, and like each other, which costs digits.
@@ -120,7 +122,10 @@ impl Evolution {
         let n = |s: Field, x: Field| {
             let coefficients = net.at_all(&[2.0 * s - 1.0]);
             let waves = ansatz::periodic(x, period, modes);
-            let terms = coefficients[1..].iter().zip(waves).map(|(&c, wave)| c * wave);
+            let terms = coefficients[1..]
+                .iter()
+                .zip(waves)
+                .map(|(&c, wave)| c * wave);
             coefficients[0] + terms.sum::<Field>()
         };
         let names: Vec<String> = (0..=self.order).map(|k| format!("U{k}")).collect();
@@ -150,7 +155,6 @@ impl Evolution {
             reference.points.coordinate(1),
         );
 
-        // More places than twice the waves of u u_x, so that none passes for another.
         let equal: Vec<f64> = (0..4 * modes)
             .map(|n| period * n as f64 / (4 * modes) as f64)
             .collect();
@@ -165,13 +169,20 @@ impl Evolution {
             Ok::<Points, Error>(points)
         };
 
-        // Chebyshev's times; at each, equally many places, moved by chance.
+        // Chebyshev's times; at each, places at equal distances, moved by chance. u u_x has twice
+        // as many waves: with fewer places some would pass for waves of u.
         let shares = Points::chebyshev(&[(0.0, 1.0, width + 4)])?;
         let count = 3 * modes + 20;
         let mut sampler = Sampler::new(&[(0.0, period / count as f64)], settings.seed)?;
         let mut u: Vec<f64> = places[..64].iter().map(|&x| (self.start)(x)).collect();
         let mut method = LastLayer::of(&params, &net)?;
         let (mut seconds, mut steps, mut stop) = (0.0, 0, String::new());
+        // What the picture shows: u at the ends of windows, from the left end of x on.
+        let left = (self.x.0.rem_euclid(period) / period * equal.len() as f64) as usize;
+        let mut picture = Vec::new();
+        let mut draw = |u: &[f64]| picture.extend(u[left..].iter().chain(&u[..left]));
+        draw(&start);
+        let mut history = "window,seconds,loss\n".to_owned();
         for window in 0..self.windows {
             let begin = window as f64 * span;
             let shifts = sampler.draw(Design::Uniform, shares.len())?;
@@ -186,9 +197,10 @@ impl Evolution {
             let problem = Problem::new(&params, [Condition::new(&equation, points)])?;
             let mut engine = Engine::with(&problem, &settings.options())?;
             // One for the linear part, one for what it left.
-            let report = settings.train(2).run(&mut engine, &mut params, &mut method)?;
-            let file = format!("{}-{window}.csv", self.name);
-            report.history.write_csv(settings.out.join(file))?;
+            let report = settings
+                .train(2)
+                .run(&mut engine, &mut params, &mut method)?;
+            writeln!(history, "{window},{},{}", report.seconds, report.loss).expect("a string");
             (seconds, steps) = (seconds + report.seconds, steps + report.steps);
             stop = report.stop.to_string();
 
@@ -206,11 +218,30 @@ impl Evolution {
             let end: Vec<[f64; 2]> = equal.iter().map(|&x| [1.0, x]).collect();
             let end = columns(&initial, Points::from_rows(&end)?)?;
             let end = values(&solution, &params, &end)?.concat();
+            draw(&end);
             initial = Series::through(&end, period, modes);
         }
 
+        let path = settings.out.join(format!("{}.csv", self.name));
+        std::fs::write(&path, history).map_err(|error| Error::File {
+            path: path.display().to_string(),
+            reason: error.to_string(),
+        })?;
         let error: Vec<f64> = u.iter().zip(&reference.truth).map(|(u, e)| u - e).collect();
-        maps(settings, self.name, grid, ("t", "x"), &reference, &error)?;
-        Ok(reference.measured(&error, &params, count * shares.len(), (seconds, steps, stop)))
+        let last = self.x.1 - period / equal.len() as f64;
+        let axes = [(0.0, 1.0, self.windows + 1), (self.x.0, last, equal.len())];
+        Map::new("u(t, x)", axes, &picture)?
+            .labels("t", "x")
+            .save(settings.out.join(format!("{}.png", self.name)))?;
+        Map::new("Error of u(t, x)", grid, &error)?
+            .diverging()
+            .labels("t", "x")
+            .save(settings.out.join(format!("{}-error.png", self.name)))?;
+        Ok(reference.measured(
+            &error,
+            &params,
+            count * shares.len(),
+            (seconds, steps, stop),
+        ))
     }
 }

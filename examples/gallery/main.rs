@@ -219,6 +219,10 @@ fn main() -> ExitCode {
         }
     };
     let settings = &choice.settings;
+    if let Err(error) = std::fs::create_dir_all(&settings.out) {
+        eprintln!("error: {}: {error}", settings.out.display());
+        return ExitCode::FAILURE;
+    }
     for entry in choice.entries {
         match (entry.run)(settings) {
             Ok(outcome) => print(entry, &outcome, settings, choice.json),

@@ -15,10 +15,11 @@ const GRID: [(f64, f64, usize); 2] = [(0.0, 1.0, 161), (0.0, 1.0, 161)];
 
 pub fn run(settings: &Settings) -> Result<Outcome, Error> {
     let mut params = Parameters::seeded(settings.seed);
-    let net = params.mlp("u", &[4, 20, 20, 1], Sin)?;
+    let net = params.mlp("u", &[6, 20, 20, 1], Sin)?;
     let u = |x: Field, y: Field| {
         let (x, y) = (4.0 * PI * x, 4.0 * PI * y);
-        let [n] = net.at(&[x.cos(), (2.0 * x).cos(), y.cos(), (2.0 * y).cos()]);
+        let waves = [1.0, 2.0, 3.0].map(|k| [(k * x).cos(), (k * y).cos()]);
+        let [n] = net.at(waves.as_flattened());
         x.sin() * y.sin() * n
     };
     let poisson = Equation::record("multiscale", &params, ["x", "y"], |[x, y]| {
@@ -33,7 +34,7 @@ pub fn run(settings: &Settings) -> Result<Outcome, Error> {
 
     let train =
         settings
-            .train(150)
+            .train(200)
             .compare("u", &solution, &reference.points, &reference.truth, 10);
     let bounds = [(0.0, 1.0), (0.0, 1.0)];
     let report = settings.fit(

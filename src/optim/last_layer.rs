@@ -124,11 +124,7 @@ impl Minimizer for LastLayer {
         self.damping
     }
 
-    fn step(
-        &mut self,
-        objective: &dyn Objective,
-        at: Iterate<'_>,
-    ) -> Result<Option<Halt>, Error> {
+    fn step(&mut self, objective: &dyn Objective, at: Iterate<'_>) -> Result<Option<Halt>, Error> {
         if self.columns.end > at.theta.len() {
             let what = "parameters";
             return Err(Error::length(what, at.theta.len(), self.columns.end));
