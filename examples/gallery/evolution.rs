@@ -200,7 +200,8 @@ impl Evolution {
             let report = settings
                 .train(2)
                 .run(&mut engine, &mut params, &mut method)?;
-            writeln!(history, "{window},{},{}", report.seconds, report.loss).expect("a string");
+            writeln!(history, "{window},{:.3},{:e}", report.seconds, report.loss)
+                .expect("a string");
             (seconds, steps) = (seconds + report.seconds, steps + report.steps);
             stop = report.stop.to_string();
 
