@@ -15,6 +15,7 @@ use dualtape::{
     Condition, Design, Elemental::Tanh, Engine, Equation, Error, Field, Parameters, Points,
     Problem, Sampler, ansatz, data, values,
 };
+use indicatif::{ProgressBar, ProgressStyle};
 use std::f64::consts::{FRAC_PI_2, PI, TAU};
 use std::fmt::Write;
 
@@ -109,7 +110,7 @@ impl Evolution {
     fn run(&self, settings: &Settings) -> Result<Outcome, Error> {
         let period = self.x.1 - self.x.0;
         let span = 1.0 / self.windows as f64;
-        let mut params = Parameters::seeded(settings.seed);
+        let mut params = Parameters::new();
         let width = self.width;
         let modes = if settings.quick { 8 } else { self.waves };
         let net = params.mlp("n", &[1, width, 1 + 2 * modes], Tanh)?;
@@ -182,6 +183,11 @@ impl Evolution {
         let mut picture = Vec::new();
         let mut draw = |u: &[f64]| picture.extend(u[left..].iter().chain(&u[..left]));
         draw(&start);
+        // Of windows, in place of one of steps in each.
+        let bar = ProgressBar::new(self.windows as u64).with_style(
+            ProgressStyle::with_template("{bar:16} {pos}/{len} {elapsed} (left {eta})  {msg}")
+                .expect("a template"),
+        );
         let mut history = "window,seconds,loss\n".to_owned();
         for window in 0..self.windows {
             let begin = window as f64 * span;
@@ -197,9 +203,13 @@ impl Evolution {
             let problem = Problem::new(&params, [Condition::new(&equation, points)])?;
             let mut engine = Engine::with(&problem, &settings.options())?;
             // One for the linear part, one for what it left.
-            let report = settings
-                .train(2)
-                .run(&mut engine, &mut params, &mut method)?;
+            let report =
+                settings
+                    .train(2)
+                    .progress(false)
+                    .run(&mut engine, &mut params, &mut method)?;
+            bar.set_message(format!("loss {:.1e}", report.loss));
+            bar.inc(1);
             writeln!(history, "{window},{:.3},{:e}", report.seconds, report.loss)
                 .expect("a string");
             (seconds, steps) = (seconds + report.seconds, steps + report.steps);
@@ -223,6 +233,7 @@ impl Evolution {
             initial = Series::through(&end, period, modes);
         }
 
+        bar.finish_and_clear();
         let path = settings.out.join(format!("{}.csv", self.name));
         std::fs::write(&path, history).map_err(|error| Error::File {
             path: path.display().to_string(),
