@@ -55,9 +55,9 @@ struct Effort {
 /// ν = 0.01/π.
 pub fn steep(settings: &Settings) -> Result<Outcome, Error> {
     let effort = Effort {
-        width: 20,
-        points: 6000,
-        steps: 100,
+        width: 28,
+        points: 9000,
+        steps: 200,
     };
     Ok(forward(settings, "burgers", 0.01 / PI, &effort)?.0)
 }
