@@ -540,6 +540,13 @@ impl Elemental {
         }
     }
 
+    /// What makes its first coefficients in registers, if that is the shorter way: the same
+    /// numbers as [`Self::coefficients`], where products and sums are one instruction.
+    #[inline(always)]
+    pub(crate) fn in_registers<S: Isa>(&self) -> Option<logistic::Tanh> {
+        (S::FMA && *self == Self::Tanh).then_some(logistic::Tanh)
+    }
+
     /// Its value on any number of num-dual: the coefficients at the real part, and Taylor's
     /// series in the rest, which ends. So the tails are ours, and not num-dual's.
     ///

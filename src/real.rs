@@ -58,8 +58,32 @@ pub(crate) mod lanes {
         fn splat<S: pulp::Simd>(simd: S, x: Self) -> Self::Vector<S>;
         /// `a + b`.
         fn add<S: pulp::Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
+        /// `a − b`.
+        fn sub<S: pulp::Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
         /// `a * b`.
         fn mul<S: pulp::Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
+        /// `a / b`.
+        fn div<S: pulp::Simd>(simd: S, a: Self::Vector<S>, b: Self::Vector<S>) -> Self::Vector<S>;
+        /// `−a`.
+        fn neg<S: pulp::Simd>(simd: S, a: Self::Vector<S>) -> Self::Vector<S>;
+        /// `|a|`.
+        fn abs<S: pulp::Simd>(simd: S, a: Self::Vector<S>) -> Self::Vector<S>;
+        /// `|a|` with the sign of `sign`.
+        fn copysign<S: pulp::Simd>(
+            simd: S,
+            a: Self::Vector<S>,
+            sign: Self::Vector<S>,
+        ) -> Self::Vector<S>;
+        /// `then` where `a > b`, else `other`.
+        fn if_greater<S: pulp::Simd>(
+            simd: S,
+            a: Self::Vector<S>,
+            b: Self::Vector<S>,
+            then: Self::Vector<S>,
+            other: Self::Vector<S>,
+        ) -> Self::Vector<S>;
+        /// The lowest bits of a number as the exponent of another: 2^k, if they are k and the bias.
+        fn exponent<S: pulp::Simd>(simd: S, a: Self::Vector<S>) -> Self::Vector<S>;
         /// `a * b + c`, in one rounding where that is an instruction.
         fn mul_add<S: Isa>(
             simd: S,
@@ -75,7 +99,8 @@ pub(crate) use lanes::Lanes;
 
 macro_rules! real {
     ($t:ty, $vector:ident, $lanes:ident, $as_simd:ident, $as_mut_simd:ident,
-     $splat:ident, $add:ident, $mul:ident, $mul_add:ident, $reduce_sum:ident) => {
+     $splat:ident, $add:ident, $sub:ident, $mul:ident, $div:ident, $neg:ident, $abs:ident,
+     $and:ident, $or:ident, $greater:ident, $select:ident, $mul_add:ident, $reduce_sum:ident) => {
         impl Real for $t {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
@@ -125,6 +150,56 @@ macro_rules! real {
                 simd.$add(a, b)
             }
             #[inline(always)]
+            fn sub<S: pulp::Simd>(
+                simd: S,
+                a: Self::Vector<S>,
+                b: Self::Vector<S>,
+            ) -> Self::Vector<S> {
+                simd.$sub(a, b)
+            }
+            #[inline(always)]
+            fn div<S: pulp::Simd>(
+                simd: S,
+                a: Self::Vector<S>,
+                b: Self::Vector<S>,
+            ) -> Self::Vector<S> {
+                simd.$div(a, b)
+            }
+            #[inline(always)]
+            fn neg<S: pulp::Simd>(simd: S, a: Self::Vector<S>) -> Self::Vector<S> {
+                simd.$neg(a)
+            }
+            #[inline(always)]
+            fn abs<S: pulp::Simd>(simd: S, a: Self::Vector<S>) -> Self::Vector<S> {
+                simd.$abs(a)
+            }
+            #[inline(always)]
+            fn copysign<S: pulp::Simd>(
+                simd: S,
+                a: Self::Vector<S>,
+                sign: Self::Vector<S>,
+            ) -> Self::Vector<S> {
+                simd.$or(simd.$abs(a), simd.$and(simd.$splat(-0.0), sign))
+            }
+            #[inline(always)]
+            fn if_greater<S: pulp::Simd>(
+                simd: S,
+                a: Self::Vector<S>,
+                b: Self::Vector<S>,
+                then: Self::Vector<S>,
+                other: Self::Vector<S>,
+            ) -> Self::Vector<S> {
+                simd.$select(simd.$greater(a, b), then, other)
+            }
+            #[inline(always)]
+            fn exponent<S: pulp::Simd>(_: S, mut a: Self::Vector<S>) -> Self::Vector<S> {
+                // A loop over the numbers, which becomes one shift of them all.
+                for x in pulp::bytemuck::cast_slice_mut::<_, $t>(std::slice::from_mut(&mut a)) {
+                    *x = <$t>::from_bits(x.to_bits() << (<$t>::MANTISSA_DIGITS - 1));
+                }
+                a
+            }
+            #[inline(always)]
             fn mul<S: pulp::Simd>(
                 simd: S,
                 a: Self::Vector<S>,
@@ -161,7 +236,15 @@ real!(
     as_mut_simd_f32s,
     splat_f32s,
     add_f32s,
+    sub_f32s,
     mul_f32s,
+    div_f32s,
+    neg_f32s,
+    abs_f32s,
+    and_f32s,
+    or_f32s,
+    greater_than_f32s,
+    select_f32s,
     mul_add_f32s,
     reduce_sum_f32s
 );
@@ -173,7 +256,15 @@ real!(
     as_mut_simd_f64s,
     splat_f64s,
     add_f64s,
+    sub_f64s,
     mul_f64s,
+    div_f64s,
+    neg_f64s,
+    abs_f64s,
+    and_f64s,
+    or_f64s,
+    greater_than_f64s,
+    select_f64s,
     mul_add_f64s,
     reduce_sum_f64s
 );

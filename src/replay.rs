@@ -4,7 +4,8 @@
 use crate::elemental::{self, Elemental};
 use crate::kernel::gemm::{Packed, SCRATCH, Start, multiply, outer, outlined, row_sums};
 use crate::kernel::jet::{
-    Mode, QuadraticAdjoint, Riccati, Table, axpy, bilinear, bilinear_guarded, copy, quadratic, sum,
+    Mode, QuadraticAdjoint, Riccati, Table, axpy, bilinear, bilinear_guarded, copy, quadratic,
+    second_order, sum,
 };
 use crate::kernel::simd::{InstructionSet, Isa, Kernel, on};
 use crate::plan::{
@@ -667,6 +668,21 @@ impl<T: Real> Kernel for Compose<'_, T> {
     fn run<S: Isa>(mut self, simd: S) {
         let Self { program, lanes, .. } = self;
         let scratch = &mut self.scratch[..program.scratch * lanes];
+        if let Some(rule) = &program.quadratic
+            && let Some(function) = self.elemental.in_registers::<S>()
+            && rule.slope_alone()
+            && lanes.is_multiple_of(T::lanes::<S>())
+        {
+            for row in 0..self.v_rows.count {
+                let v = self.v_rows.of_mut(self.v, row);
+                let z = self.z.map(|(z, rows)| rows.of(z, row));
+                let d = self.d.as_mut().map(|(d, rows)| rows.of_mut(d, row));
+                let slope = d.map(|d| &mut d[..lanes]);
+                let value = program.value_place;
+                second_order(simd, function, rule, value, z, v, slope, lanes);
+            }
+            return;
+        }
         for row in 0..self.v_rows.count {
             let v = self.v_rows.of_mut(self.v, row);
             let z = self.z.map(|(z, rows)| rows.of(z, row));

@@ -1,6 +1,6 @@
 //! Functions whose derivatives repeat (exponential, circular, hyperbolic) or end.
 
-use super::float::{Exp, Float, clamp, fma, num, polynomial, reduce};
+use super::float::{Float, clamp, exponential, fma, num, polynomial, reduce};
 use super::recipe::{INVERSE_FACTORIAL, Recipe, Seeds};
 
 /// e^x.
@@ -10,8 +10,9 @@ pub(super) struct ExpOf;
 impl<F: Float> Recipe<F> for ExpOf {
     #[inline(always)]
     fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
-        let e = Exp::new::<FMA, true>(reduce::<F, FMA>(clamp(x, F::EXP_END)));
-        let value = e.near::<FMA>() * e.far;
+        let x = reduce::<F, FMA>(clamp(x, F::EXP_END));
+        let [near, _, far] = exponential::<F, FMA, true>(x);
+        let value = near * far;
         [value, value, F::ZERO, F::ZERO, F::ZERO]
     }
     #[inline(always)]
@@ -66,11 +67,11 @@ pub(super) struct Sinh {
 impl<F: Float> Recipe<F> for Sinh {
     #[inline(always)]
     fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
-        let e = Exp::new::<FMA, true>(reduce::<F, FMA>(clamp(x.abs(), F::EXP_END)));
-        let (near, m) = (e.near::<FMA>(), e.minus_one::<FMA>());
+        let y = reduce::<F, FMA>(clamp(x.abs(), F::EXP_END));
+        let [near, m, far] = exponential::<F, FMA, true>(y);
         let inverse = F::ONE / near;
         // Above the split the second terms are negligible, whatever their scale.
-        let half = num::<F>(0.5) * e.far;
+        let half = num::<F>(0.5) * far;
         let sinh = (fma::<F, FMA>(m, inverse, m) * half).copysign(x);
         let cosh = (near + inverse) * half;
         let (first, second) = if self.even {

@@ -5,7 +5,9 @@
 //! The polynomials were fitted at Chebyshev nodes with 60 digits; each table states
 //! what it approximates and where.
 
-use crate::real::Real;
+use crate::kernel::simd::Isa;
+use crate::real::{Lanes, Real};
+use std::ops::{Add, Mul, Neg, Sub};
 
 /// [`Real`] with its bits.
 pub(super) trait Float: Real {
@@ -21,7 +23,9 @@ pub(super) trait Float: Real {
     /// Below this k and above its negative, 2^k is split: `2^(k ± SHIFT)` and `FAR`.
     const SPLIT: Self;
     /// See [`Self::SPLIT`].
-    const SHIFT: i32;
+    const SHIFT: Self;
+    /// Of the exponent.
+    const BIAS: Self;
     /// 2^SHIFT and 2^−SHIFT.
     const FAR: (Self, Self);
     /// (e^r − 1 − r)/r² for |r| ≤ ln 2 / 2.
@@ -55,8 +59,8 @@ pub(super) trait Float: Real {
     fn sqrt(self) -> Self;
     /// The upper half of the mantissa, so that its products are exact.
     fn upper(self) -> Self;
-    /// 2^(k + shift) for k = `sum` − MAGIC.
-    fn power_of_two(sum: Self, shift: i32) -> Self;
+    /// The lowest bits as an exponent: 2^k for self = MAGIC + BIAS + k.
+    fn exponent(self) -> Self;
     /// `(r, q)`: self = r + qπ/2 modulo 2π, |r| ≤ π/4, q in 0..4 as the low bits of a `Self`.
     fn quarter_turn<const FMA: bool>(self) -> (Self, Self);
     /// (sin, cos) of r + (q + more)π/2 from those of r.
@@ -83,24 +87,202 @@ pub(super) fn num<F: Real>(x: f64) -> F {
     F::from_f64(x)
 }
 
+/// Numbers that go through a formula side by side: one, or some vectors of them. With the same
+/// formula their bits are the same.
+pub(super) trait Wide:
+    Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Neg<Output = Self>
+{
+    /// `f32`, else `f64`.
+    const SINGLE: bool;
+    /// Whether `fused` is an instruction.
+    const FMA: bool;
+
+    /// A number everywhere, as many as here.
+    fn all(self, x: f64) -> Self;
+    /// `self * b + c`, in one rounding where that is an instruction.
+    fn fused(self, b: Self, c: Self) -> Self;
+    /// 1/self.
+    fn inverse(self) -> Self;
+    /// |self|.
+    fn abs(self) -> Self;
+    /// |self| with the sign of `sign`.
+    fn copysign(self, sign: Self) -> Self;
+    /// `then` where self > `bound`, else `other`.
+    fn if_greater(self, bound: Self, then: Self, other: Self) -> Self;
+    /// See [`Float::exponent`].
+    fn exponent(self) -> Self;
+
+    /// A constant of either type, everywhere.
+    #[inline(always)]
+    fn constant(self, single: f32, double: f64) -> Self {
+        let single = f64::from(single);
+        self.all(if Self::SINGLE { single } else { double })
+    }
+}
+
+/// One number.
+#[derive(Clone, Copy)]
+pub(super) struct One<F, const FMA: bool>(pub F);
+
+macro_rules! one {
+    ($op:ident, $method:ident, $($x:ident)?) => {
+        impl<F: Float, const FMA: bool> $op for One<F, FMA> {
+            type Output = Self;
+            #[inline(always)]
+            fn $method(self, $($x: Self)?) -> Self {
+                Self($op::$method(self.0, $($x.0)?))
+            }
+        }
+    };
+}
+one!(Add, add, x);
+one!(Sub, sub, x);
+one!(Mul, mul, x);
+one!(Neg, neg,);
+
+impl<F: Float, const FMA: bool> Wide for One<F, FMA> {
+    const SINGLE: bool = size_of::<F>() == size_of::<f32>();
+    const FMA: bool = FMA;
+
+    #[inline(always)]
+    fn all(self, x: f64) -> Self {
+        Self(num(x))
+    }
+    #[inline(always)]
+    fn fused(self, b: Self, c: Self) -> Self {
+        Self(fma::<F, FMA>(self.0, b.0, c.0))
+    }
+    #[inline(always)]
+    fn inverse(self) -> Self {
+        Self(F::ONE / self.0)
+    }
+    #[inline(always)]
+    fn abs(self) -> Self {
+        Self(self.0.abs())
+    }
+    #[inline(always)]
+    fn copysign(self, sign: Self) -> Self {
+        Self(self.0.copysign(sign.0))
+    }
+    #[inline(always)]
+    fn if_greater(self, bound: Self, then: Self, other: Self) -> Self {
+        if self.0 > bound.0 { then } else { other }
+    }
+    #[inline(always)]
+    fn exponent(self) -> Self {
+        Self(self.0.exponent())
+    }
+}
+
+/// N vectors. A formula waits for its last result only; the N go through it in turns.
+#[derive(Clone, Copy)]
+pub(super) struct Vectors<T: Real, S: Isa, const N: usize> {
+    pub simd: S,
+    pub x: [T::Vector<S>; N],
+}
+
+/// An operation on each vector: not a closure, which might not be inlined.
+macro_rules! each {
+    ($self:ident, $n:ident, $x:expr) => {{
+        let mut out = $self.x;
+        for $n in 0..N {
+            out[$n] = $x;
+        }
+        Self {
+            simd: $self.simd,
+            x: out,
+        }
+    }};
+}
+
+macro_rules! vectors {
+    ($op:ident, $method:ident, $($x:ident)?) => {
+        impl<T: Real, S: Isa, const N: usize> $op for Vectors<T, S, N> {
+            type Output = Self;
+            #[inline(always)]
+            fn $method(self, $($x: Self)?) -> Self {
+                each!(self, n, <T as Lanes>::$method(self.simd, self.x[n], $($x.x[n])?))
+            }
+        }
+    };
+}
+vectors!(Add, add, x);
+vectors!(Sub, sub, x);
+vectors!(Mul, mul, x);
+vectors!(Neg, neg,);
+
+impl<T: Real, S: Isa, const N: usize> Wide for Vectors<T, S, N> {
+    const SINGLE: bool = size_of::<T>() == size_of::<f32>();
+    const FMA: bool = S::FMA;
+
+    #[inline(always)]
+    fn all(self, x: f64) -> Self {
+        let x = T::splat(self.simd, num(x));
+        each!(self, _n, x)
+    }
+    #[inline(always)]
+    fn fused(self, b: Self, c: Self) -> Self {
+        each!(
+            self,
+            n,
+            <T as Lanes>::mul_add(self.simd, self.x[n], b.x[n], c.x[n])
+        )
+    }
+    #[inline(always)]
+    fn inverse(self) -> Self {
+        let one = T::splat(self.simd, T::ONE);
+        each!(self, n, <T as Lanes>::div(self.simd, one, self.x[n]))
+    }
+    #[inline(always)]
+    fn abs(self) -> Self {
+        each!(self, n, <T as Lanes>::abs(self.simd, self.x[n]))
+    }
+    #[inline(always)]
+    fn copysign(self, sign: Self) -> Self {
+        each!(
+            self,
+            n,
+            <T as Lanes>::copysign(self.simd, self.x[n], sign.x[n])
+        )
+    }
+    #[inline(always)]
+    fn if_greater(self, bound: Self, then: Self, other: Self) -> Self {
+        each!(
+            self,
+            n,
+            T::if_greater(self.simd, self.x[n], bound.x[n], then.x[n], other.x[n])
+        )
+    }
+    #[inline(always)]
+    fn exponent(self) -> Self {
+        each!(self, n, <T as Lanes>::exponent(self.simd, self.x[n]))
+    }
+}
+
 /// Σ c_i x^i: even and odd powers apart, which halves the chain of dependent products.
 #[inline(always)]
 pub(super) fn polynomial<F: Float, const FMA: bool>(c: &'static [F], x: F) -> F {
+    evaluate(One::<F, FMA>(x), c.len(), |i| One(c[i])).0
+}
+
+/// [`polynomial`] of `count` coefficients.
+#[inline(always)]
+fn evaluate<A: Wide>(x: A, count: usize, c: impl Fn(usize) -> A) -> A {
     let y = x * x;
-    let mut i = c.len() - 2;
-    let (mut even, mut odd) = (c[i], c[i + 1]);
+    let mut i = count - 2;
+    let (mut even, mut odd) = (c(i), c(i + 1));
     if i % 2 == 1 {
         (even, odd) = (odd, even);
     }
     while i > 0 {
         i -= 1;
         if i.is_multiple_of(2) {
-            even = fma::<F, FMA>(even, y, c[i]);
+            even = even.fused(y, c(i));
         } else {
-            odd = fma::<F, FMA>(odd, y, c[i]);
+            odd = odd.fused(y, c(i));
         }
     }
-    fma::<F, FMA>(odd, x, even)
+    odd.fused(x, even)
 }
 
 /// `x` where it is within ±end, else ±end. NaN stays.
@@ -111,61 +293,107 @@ pub(super) fn clamp<F: Float>(x: F, end: F) -> F {
 }
 
 /// e^x = (1 + q)·s·far.
-pub(super) struct Exp<F> {
+pub(super) struct Exp<A> {
     /// e^r − 1 for the rest r of x by ln 2.
-    pub q: F,
+    pub q: A,
     /// 2^k, or where that or its multiples might underflow or overflow, 2^(k ± SHIFT): still
     /// negligible beside 1, or 1 beside it.
-    pub s: F,
+    pub s: A,
     /// 1, or 2^∓SHIFT.
-    pub far: F,
+    pub far: A,
 }
 
 /// (k, r) with x = k ln 2 + r; k still with `MAGIC`.
 #[inline(always)]
 pub(super) fn reduce<F: Float, const FMA: bool>(x: F) -> (F, F) {
-    let sum = fma::<F, FMA>(x, F::LOG2_E, F::MAGIC);
-    let k = sum - F::MAGIC;
-    let r = fma::<F, FMA>(-k, F::LN_2.0, x);
-    (sum, fma::<F, FMA>(-k, F::LN_2.1, r))
+    let (sum, r) = reduced(One::<F, FMA>(x));
+    (sum.0, r.0)
 }
 
-impl<F: Float> Exp<F> {
-    /// From `reduce(x)`, |x| ≤ 1.4 · EXP_END. `GROWS`: x may be positive.
+/// See [`reduce`].
+#[inline(always)]
+pub(super) fn reduced<A: Wide>(x: A) -> (A, A) {
+    let magic = x.constant(f32::MAGIC, f64::MAGIC);
+    let sum = x.fused(x.constant(f32::LOG2_E, f64::LOG2_E), magic);
+    let k = sum - magic;
+    let r = (-k).fused(x.constant(f32::LN_2.0, f64::LN_2.0), x);
+    let r = (-k).fused(x.constant(f32::LN_2.1, f64::LN_2.1), r);
+    (sum, r)
+}
+
+impl<A: Wide> Exp<A> {
+    /// From `reduced(x)`, |x| ≤ 1.4 · EXP_END. `GROWS`: x may be positive.
     #[inline(always)]
-    pub fn new<const FMA: bool, const GROWS: bool>((sum, r): (F, F)) -> Self {
-        let k = sum - F::MAGIC;
-        let q = fma::<F, FMA>(r * r, polynomial::<F, FMA>(F::EXPM1, r), r);
-        let small = k < F::SPLIT;
-        let large = GROWS && k > -F::SPLIT;
-        let shift = if small { F::SHIFT } else { 0 };
-        let shift = if large { -F::SHIFT } else { shift };
-        let far = if small { F::FAR.1 } else { F::ONE };
-        let far = if large { F::FAR.0 } else { far };
+    pub fn new<const GROWS: bool>((sum, r): (A, A)) -> Self {
+        let (zero, one) = (r.all(0.0), r.all(1.0));
+        let k = sum - r.constant(f32::MAGIC, f64::MAGIC);
+        let polynomial = if A::SINGLE {
+            let c = f32::EXPM1;
+            evaluate(
+                r,
+                c.len(),
+                #[inline(always)]
+                |i| r.all(f64::from(c[i])),
+            )
+        } else {
+            let c = f64::EXPM1;
+            evaluate(
+                r,
+                c.len(),
+                #[inline(always)]
+                |i| r.all(c[i]),
+            )
+        };
+        let q = (r * r).fused(polynomial, r);
+        let split = r.constant(f32::SPLIT, f64::SPLIT);
+        let shift = r.constant(f32::SHIFT, f64::SHIFT);
+        let up = split.if_greater(k, shift, zero);
+        let far = split.if_greater(k, r.constant(f32::FAR.1, f64::FAR.1), one);
+        let (shift, far) = if GROWS {
+            let large = r.constant(f32::FAR.0, f64::FAR.0);
+            let far = k.if_greater(-split, large, far);
+            (k.if_greater(-split, -shift, up), far)
+        } else {
+            (up, far)
+        };
+        let bias = r.constant(f32::BIAS, f64::BIAS);
         Self {
             q,
-            s: F::power_of_two(sum, shift),
+            s: (sum + (shift + bias)).exponent(),
             far,
         }
     }
 
     /// (1 + q)·s, that is e^x but for `far`.
     #[inline(always)]
-    pub fn near<const FMA: bool>(&self) -> F {
-        fma::<F, FMA>(self.s, self.q, self.s)
+    pub fn near(&self) -> A {
+        self.s.fused(self.q, self.s)
     }
 
     /// e^x − 1 where `far` is 1; elsewhere −1, or e^x but for `far`.
     #[inline(always)]
-    pub fn minus_one<const FMA: bool>(&self) -> F {
-        fma::<F, FMA>(self.s, self.q, self.s - F::ONE)
+    pub fn minus_one(&self) -> A {
+        self.s.fused(self.q, self.s - self.s.all(1.0))
     }
+}
 
-    /// 1/far.
-    #[inline(always)]
-    pub fn near_one(&self) -> F {
-        if self.far < F::ONE { F::FAR.0 } else { F::ONE }
-    }
+/// e^x and e^x − 1 as [`Exp::near`] and [`Exp::minus_one`] tell them, and `Exp::far`; from
+/// `reduce(x)`.
+#[inline(always)]
+pub(super) fn exponential<F: Float, const FMA: bool, const GROWS: bool>(
+    (sum, r): (F, F),
+) -> [F; 3] {
+    let e = Exp::new::<GROWS>((One::<F, FMA>(sum), One(r)));
+    [e.near(), e.minus_one(), e.far].map(
+        #[inline(always)]
+        |x| x.0,
+    )
+}
+
+/// 1/far of an exponential that does not grow.
+#[inline(always)]
+pub(super) fn near_one<F: Float>(far: F) -> F {
+    if far < F::ONE { F::FAR.0 } else { F::ONE }
 }
 
 /// A sum `hi + lo` of two numbers, with about twice the precision of one.
@@ -274,7 +502,8 @@ impl Float for f64 {
     const LOG2_E: Self = std::f64::consts::LOG2_E;
     const LN_2: (Self, Self) = (0.6931471803691238, 1.9082149292705877e-10);
     const SPLIT: Self = -900.0;
-    const SHIFT: i32 = 512;
+    const SHIFT: Self = 512.0;
+    const BIAS: Self = 1023.0;
     const FAR: (Self, Self) = (
         f64::from_bits((1023 + 512) << 52),
         f64::from_bits((1023 - 512) << 52),
@@ -382,8 +611,8 @@ impl Float for f64 {
         f64::from_bits(self.to_bits() & !0x07ff_ffff)
     }
     #[inline(always)]
-    fn power_of_two(sum: Self, shift: i32) -> Self {
-        f64::from_bits(sum.to_bits().wrapping_add((1023 + i64::from(shift)) as u64) << 52)
+    fn exponent(self) -> Self {
+        f64::from_bits(self.to_bits() << 52)
     }
     #[inline(always)]
     fn quarter_turn<const FMA: bool>(self) -> (Self, Self) {
@@ -417,7 +646,8 @@ impl Float for f32 {
     const LOG2_E: Self = std::f32::consts::LOG2_E;
     const LN_2: (Self, Self) = (0.693_115_23, 3.194_618_3e-5);
     const SPLIT: Self = -110.0;
-    const SHIFT: i32 = 80;
+    const SHIFT: Self = 80.0;
+    const BIAS: Self = 127.0;
     const FAR: (Self, Self) = (
         f32::from_bits((127 + 80) << 23),
         f32::from_bits((127 - 80) << 23),
@@ -484,8 +714,8 @@ impl Float for f32 {
         f32::from_bits(self.to_bits() & !0x0fff)
     }
     #[inline(always)]
-    fn power_of_two(sum: Self, shift: i32) -> Self {
-        f32::from_bits(sum.to_bits().wrapping_add((127 + shift) as u32) << 23)
+    fn exponent(self) -> Self {
+        f32::from_bits(self.to_bits() << 23)
     }
     #[inline(always)]
     fn quarter_turn<const FMA: bool>(self) -> (Self, Self) {

@@ -1,7 +1,7 @@
 //! erf and x·Φ(x), whose tails are e^(−x²): the square in two pieces, and e^(y²) erfc y
 //! by one polynomial in (y − a)/(y + a).
 
-use super::float::{Exp, Float, Twofold, clamp, fma, num, polynomial, reduce};
+use super::float::{Float, Twofold, clamp, exponential, fma, near_one, num, polynomial, reduce};
 use super::logistic::{product_coefficient, product_value};
 use super::recipe::{Recipe, Seeds};
 
@@ -38,8 +38,7 @@ impl<F: Float> Recipe<F> for Erf {
         let y = x.abs();
         let square = Twofold::product::<FMA>(y, y);
         let (k, r) = reduce::<F, FMA>(-square.hi);
-        let e = Exp::new::<FMA, false>((k, r - square.lo));
-        let gauss = e.near::<FMA>();
+        let [gauss, _, far] = exponential::<F, FMA, false>((k, r - square.lo));
         let outer = (F::ONE - gauss * erfcx::<F, FMA>(y)).copysign(x);
         let inner = fma::<F, FMA>(x, polynomial::<F, FMA>(F::ERF, square.hi), x);
         let erf = if y < num(0.8) { inner } else { outer };
@@ -47,7 +46,7 @@ impl<F: Float> Recipe<F> for Erf {
             erf,
             gauss * num(std::f64::consts::FRAC_2_SQRT_PI),
             x,
-            e.far,
+            far,
             F::ZERO,
         ]
     }
@@ -75,15 +74,14 @@ impl<F: Float> Recipe<F> for Gelu {
         let y = x.abs();
         let square = Twofold::product::<FMA>(y, y).scaled(half);
         let (k, r) = reduce::<F, FMA>(-square.hi);
-        let e = Exp::new::<FMA, false>((k, r - square.lo));
-        let gauss = e.near::<FMA>();
+        let [gauss, _, far] = exponential::<F, FMA, false>((k, r - square.lo));
         let tail = gauss * (half * erfcx::<F, FMA>(y * num(std::f64::consts::FRAC_1_SQRT_2)));
         let phi = if x < F::ZERO {
             tail
         } else {
-            (F::ONE - tail) * e.near_one()
+            (F::ONE - tail) * near_one(far)
         };
-        [phi, gauss * num(0.3989422804014327), x, e.far, F::ZERO]
+        [phi, gauss * num(0.3989422804014327), x, far, F::ZERO]
     }
     #[inline(always)]
     fn next<const FMA: bool>(self, k: usize, s: &Seeds<F>, u1: F, u2: F, _: F) -> F {

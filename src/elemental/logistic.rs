@@ -1,34 +1,41 @@
 //! tanh and the logistic family, whose tails are e^(−|x|): seeds from it, never from 1 − tanh².
 
-use super::float::{Exp, Float, Twofold, cast, clamp, fma, num, polynomial, reduce};
+use super::float::{
+    Exp, Float, One, Twofold, Vectors, Wide, cast, clamp, exponential, fma, near_one, num,
+    polynomial, reduce, reduced,
+};
 use super::recipe::{Recipe, Seeds};
+use crate::kernel::jet::SecondOrder;
+use crate::kernel::simd::Isa;
 use crate::real::Real;
 
 /// 1/(1 + e) for 0 ≤ e ≤ 1, without a division where products and sums are one
 /// instruction: that of 8 numbers takes as long as 30 of them.
 #[inline(always)]
-fn inverse_of_one_plus<F: Float, const FMA: bool>(e: F) -> F {
-    if !FMA {
-        let n = F::ONE + e;
-        let d = F::ONE / n;
-        return d - (e - (n - F::ONE)) * d * d;
+fn inverse_of_one_plus<A: Wide>(e: A) -> A {
+    let one = e.all(1.0);
+    if !A::FMA {
+        let n = one + e;
+        let d = n.inverse();
+        return d - (e - (n - one)) * d * d;
     }
     // 1 − (1 + e)·p(e) is the Chebyshev polynomial of degree 4 on [0, 1], over its value
     // at −1, 577: the smallest error that there is. Two steps make 2e-3 of it 5e-9 and 3e-17.
-    let p = num::<F>(-128.0 / 577.0);
-    let p = p.fused(e, num(384.0 / 577.0));
-    let p = p.fused(e, num(-544.0 / 577.0));
-    let p = p.fused(e, num(576.0 / 577.0));
-    let h = (-e).fused(p, F::ONE - p);
+    let p = e.all(-128.0 / 577.0);
+    let p = p.fused(e, e.all(384.0 / 577.0));
+    let p = p.fused(e, e.all(-544.0 / 577.0));
+    let p = p.fused(e, e.all(576.0 / 577.0));
+    let h = (-e).fused(p, one - p);
     let p = h.fused(h, h).fused(p, p);
-    let h = (-e).fused(p, F::ONE - p);
+    let h = (-e).fused(p, one - p);
     h.fused(p, p)
 }
 
 /// What they share, all from e = e^(−|x|).
 struct Logistic<F> {
-    e: Exp<F>,
-    /// e, but for `e.far`.
+    /// See [`Exp::far`].
+    far: F,
+    /// e, but for `far`.
     near: F,
     /// e − 1.
     m: F,
@@ -37,7 +44,7 @@ struct Logistic<F> {
     /// (1 − e)/(1 + e) with the sign of x, in two pieces: near 1 its last bit matters to
     /// the higher derivatives.
     t: Twofold<F>,
-    /// e/(1 + e)², but for `e.far`.
+    /// e/(1 + e)², but for `far`.
     slope: F,
 }
 
@@ -46,8 +53,7 @@ impl<F: Float> Logistic<F> {
     #[inline(always)]
     fn new<const FMA: bool>(y: F, sign: F) -> Self {
         let y = if y > F::EXP_END { F::EXP_END } else { y };
-        let e = Exp::new::<FMA, false>(reduce::<F, FMA>(-y));
-        let (near, m) = (e.near::<FMA>(), e.minus_one::<FMA>());
+        let [near, m, far] = exponential::<F, FMA, false>(reduce::<F, FMA>(-y));
         // d = 1/n for n = 1 + e in two pieces, and how far d is off
         let n = F::ONE + near;
         let low = near - (n - F::ONE);
@@ -78,15 +84,15 @@ impl<F: Float> Logistic<F> {
             } else {
                 near * d * d
             },
-            e,
+            far,
         }
     }
 
-    /// σ(|x|) or σ(−|x|) times `e.far`.
+    /// σ(|x|) or σ(−|x|) times `far`.
     #[inline(always)]
     fn sigma(&self, negative: bool) -> F {
         if negative {
-            self.near * self.d * self.e.far
+            self.near * self.d * self.far
         } else {
             self.d
         }
@@ -104,7 +110,7 @@ impl<F: Float> Logistic<F> {
             l + num(std::f64::consts::LN_2)
         } else {
             l
-        }) * self.e.far
+        }) * self.far
     }
 }
 
@@ -118,7 +124,7 @@ fn riccati<F: Float, const FMA: bool>(k: usize, s: &Seeds<F>, u1: F, convolution
 
 /// tanh: its derivative is 4e/(1 + e)² with e = e^(−2|x|); u'' = −2 tanh · u'.
 #[derive(Clone, Copy)]
-pub(super) struct Tanh;
+pub(crate) struct Tanh;
 
 impl<F: Float> Recipe<F> for Tanh {
     const KEPT: usize = 2;
@@ -135,25 +141,25 @@ impl<F: Float> Recipe<F> for Tanh {
         let n = z.len();
         let (near, minus_one, far) = (&mut near[..n], &mut minus_one[..n], &mut far[..n]);
         for l in 0..n {
-            let [e, m, f] = tanh_exponential::<F, FMA>(cast(z[l]));
-            (near[l], minus_one[l], far[l]) = (e, m, f);
+            let [e, m, f] = tanh_exponential(One::<F, FMA>(cast(z[l])));
+            (near[l], minus_one[l], far[l]) = (e.0, m.0, f.0);
         }
         let c0 = &mut c0[..n];
         let c1 = &mut c1[..if K > 0 { n } else { 0 }];
         let c2 = &mut c2[..if K > 1 { n } else { 0 }];
         let c3 = &mut c3[..if K > 2 { n } else { 0 }];
         for l in 0..n {
-            let parts = [near[l], minus_one[l], far[l]];
-            let (t, slope, _) = tanh_and_slope::<F, FMA>(cast(z[l]), parts);
-            c0[l] = cast(t);
+            let parts = [One(near[l]), One(minus_one[l]), One(far[l])];
+            let (t, slope, _) = tanh_and_slope(One::<F, FMA>(cast(z[l])), parts);
+            c0[l] = cast(t.0);
             if K > 0 {
-                c1[l] = cast(slope);
+                c1[l] = cast(slope.0);
             }
             if K > 1 {
-                c2[l] = cast(tanh_second(t, slope));
+                c2[l] = cast(tanh_second(t, slope).0);
             }
             if K > 2 {
-                c3[l] = cast(tanh_third::<F, FMA>(t, slope));
+                c3[l] = cast(tanh_third(t, slope).0);
             }
         }
         true
@@ -161,10 +167,10 @@ impl<F: Float> Recipe<F> for Tanh {
 
     #[inline(always)]
     fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
-        let parts = tanh_exponential::<F, FMA>(x);
-        let (t, slope, d) = tanh_and_slope::<F, FMA>(x, parts);
+        let parts = tanh_exponential(One::<F, FMA>(x));
+        let (t, slope, d) = tanh_and_slope(One(x), parts);
         // Near 1 the last bit of t matters to the higher derivatives.
-        let [near, ..] = parts;
+        let (t, slope, d, near) = (t.0, slope.0, d.0, parts[0].0);
         let rest = (F::ONE - t.abs()) - (near + near) * d;
         let rest = if near > num(0.5) { F::ZERO } else { rest };
         let two = num::<F>(2.0);
@@ -179,8 +185,8 @@ impl<F: Float> Recipe<F> for Tanh {
         // As in `low`, so that a coefficient does not depend on how many were asked.
         let (t, slope) = (s[2] * num(0.5), s[1]);
         match k {
-            2 => tanh_second(t, slope),
-            3 => tanh_third::<F, FMA>(t, slope),
+            2 => tanh_second(One::<F, FMA>(t), One(slope)).0,
+            3 => tanh_third(One::<F, FMA>(t), One(slope)).0,
             _ => u,
         }
     }
@@ -188,34 +194,60 @@ impl<F: Float> Recipe<F> for Tanh {
 
 /// e = e^(−2|x|), e − 1 and 4, but for the factor of the tail, which goes to the last.
 #[inline(always)]
-fn tanh_exponential<F: Float, const FMA: bool>(x: F) -> [F; 3] {
-    let y = x.abs() * num(2.0);
-    let y = if y > F::EXP_END { F::EXP_END } else { y };
-    let e = Exp::new::<FMA, false>(reduce::<F, FMA>(-y));
-    [e.near::<FMA>(), e.minus_one::<FMA>(), e.far * num(4.0)]
+fn tanh_exponential<A: Wide>(x: A) -> [A; 3] {
+    let y = x.abs();
+    let y = y + y;
+    let end = x.constant(f32::EXP_END, f64::EXP_END);
+    let e = Exp::new::<false>(reduced(-y.if_greater(end, end, y)));
+    [e.near(), e.minus_one(), e.far * e.far.all(4.0)]
 }
 
 /// t = tanh x, its derivative 4e/(1 + e)², and 1/(1 + e).
 #[inline(always)]
-fn tanh_and_slope<F: Float, const FMA: bool>(x: F, [e, m, far]: [F; 3]) -> (F, F, F) {
-    let d = inverse_of_one_plus::<F, FMA>(e);
+fn tanh_and_slope<A: Wide>(x: A, [e, m, far]: [A; 3]) -> (A, A, A) {
+    let d = inverse_of_one_plus(e);
     let t = (m * d).copysign(x);
     // Near 0 the difference is the better conditioned.
-    let near_zero = fma::<F, FMA>(-t, t, F::ONE);
+    let near_zero = (-t).fused(t, t.all(1.0));
     let tail = (e * d) * (d * far);
-    (t, if e > num(0.5) { near_zero } else { tail }, d)
+    (t, e.if_greater(e.all(0.5), near_zero, tail), d)
 }
 
 /// Half the second derivative, −t·t'.
 #[inline(always)]
-fn tanh_second<F: Float>(t: F, slope: F) -> F {
+fn tanh_second<A: Wide>(t: A, slope: A) -> A {
     -t * slope
 }
 
 /// A sixth of the third derivative, (2t² − t')·t'/3.
 #[inline(always)]
-fn tanh_third<F: Float, const FMA: bool>(t: F, slope: F) -> F {
-    fma::<F, FMA>(t + t, t, -slope) * (slope * num(1.0 / 3.0))
+fn tanh_third<A: Wide>(t: A, slope: A) -> A {
+    (t + t).fused(t, -slope) * (slope * slope.all(1.0 / 3.0))
+}
+
+impl<T: Real> SecondOrder<T> for Tanh {
+    #[inline(always)]
+    fn begin<S: Isa, const N: usize>(
+        self,
+        simd: S,
+        z: [T::Vector<S>; N],
+    ) -> [[T::Vector<S>; N]; 3] {
+        let [e, m, far] = tanh_exponential(Vectors::<T, S, N> { simd, x: z });
+        [e.x, m.x, far.x]
+    }
+
+    #[inline(always)]
+    fn finish<S: Isa, const N: usize>(
+        self,
+        simd: S,
+        z: [T::Vector<S>; N],
+        [e, m, far]: [[T::Vector<S>; N]; 3],
+    ) -> [[T::Vector<S>; N]; 3] {
+        let e = Vectors::<T, S, N> { simd, x: e };
+        let parts = [e, Vectors { simd, x: m }, Vectors { simd, x: far }];
+        let (t, slope, _) = tanh_and_slope(Vectors { simd, x: z }, parts);
+        [t.x, slope.x, tanh_second(t, slope).x]
+    }
 }
 
 /// 1/(1 + e^(−x)): σ'' = −tanh(x/2) · σ'.
@@ -231,7 +263,7 @@ impl<F: Float> Recipe<F> for Sigmoid {
         let p = Logistic::new::<FMA>(x.abs(), x);
         [
             p.sigma(x < F::ZERO),
-            p.slope * p.e.far,
+            p.slope * p.far,
             p.t.hi,
             p.t.lo,
             F::ZERO,
@@ -262,7 +294,7 @@ impl<F: Float> Recipe<F> for Softplus {
         let value = (positive + p.log::<FMA>()) * sign;
         [
             p.sigma(x < F::ZERO),
-            p.slope * p.e.far * sign,
+            p.slope * p.far * sign,
             p.t.hi * sign,
             p.t.lo * sign,
             value,
@@ -310,8 +342,8 @@ impl<F: Float> Recipe<F> for Silu {
     #[inline(always)]
     fn seeds<const FMA: bool>(self, x: F) -> Seeds<F> {
         let p = Logistic::new::<FMA>(x.abs(), x);
-        let sigma = p.d * if x < F::ZERO { p.near } else { p.e.near_one() };
-        [sigma, p.slope, p.t.hi, p.t.lo, p.e.far]
+        let sigma = p.d * if x < F::ZERO { p.near } else { near_one(p.far) };
+        [sigma, p.slope, p.t.hi, p.t.lo, p.far]
     }
     #[inline(always)]
     fn value(self, s: &Seeds<F>, x: F) -> F {

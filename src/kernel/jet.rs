@@ -299,20 +299,142 @@ pub(crate) fn quadratic<T: Real, S: Isa>(
     let z = z.map(|z| T::as_vectors::<S>(z).0);
     let (v, _) = T::as_vectors_mut::<S>(v);
     let (d, _) = T::as_vectors_mut::<S>(d.unwrap_or_default());
+    let zero = T::splat(simd, T::ZERO);
     let mut at = 0;
-    while at + 8 <= width {
-        quadratic_block::<T, S, 8>(simd, rule, c, z, v, d, width, at);
-        at += 8;
-    }
-    if at + 4 <= width {
+    while at + 4 <= width {
+        let c = Coefficients::load(zero, c, width, at);
         quadratic_block::<T, S, 4>(simd, rule, c, z, v, d, width, at);
         at += 4;
     }
     while at < width {
+        let c = Coefficients::load(zero, c, width, at);
         quadratic_block::<T, S, 1>(simd, rule, c, z, v, d, width, at);
         at += 1;
     }
     true
+}
+
+/// c_1 to c_3 of N vectors of arguments; those that are not needed are 0.
+struct Coefficients<V, const N: usize>([[V; N]; 3]);
+
+impl<V: Copy, const N: usize> Coefficients<V, N> {
+    /// From their planes, those of c_0 first.
+    #[inline(always)]
+    fn load(zero: V, c: &[V], width: usize, at: usize) -> Self {
+        let mut all = [[zero; N]; 3];
+        for (k, c) in c.chunks_exact(width).skip(1).take(3).enumerate() {
+            all[k] = load(c, at);
+        }
+        Self(all)
+    }
+}
+
+/// A function whose first Taylor coefficients are made in registers, in two stages: between
+/// them there is room for others of its kind, for which a processor need not wait.
+pub(crate) trait SecondOrder<T: Real>: Copy {
+    /// The first stage, of N vectors of arguments.
+    fn begin<S: Isa, const N: usize>(self, simd: S, z: [T::Vector<S>; N])
+    -> [[T::Vector<S>; N]; 3];
+    /// c_0 to c_2, from the arguments and what the first stage made of them.
+    fn finish<S: Isa, const N: usize>(
+        self,
+        simd: S,
+        z: [T::Vector<S>; N],
+        begun: [[T::Vector<S>; N]; 3],
+    ) -> [[T::Vector<S>; N]; 3];
+}
+
+impl Quadratic {
+    /// Whether f' is wanted at its value alone.
+    pub(crate) fn slope_alone(&self) -> bool {
+        self.planes.iter().all(|plane| plane.d.is_none())
+    }
+}
+
+/// [`quadratic`] with the values: that of v at the place `value`, and f' in `slope`, for a
+/// function of which [`Quadratic::slope_alone`] holds.
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "three rows of different buffers")]
+pub(crate) fn second_order<T: Real, S: Isa>(
+    simd: S,
+    function: impl SecondOrder<T>,
+    rule: &Quadratic,
+    value: Option<usize>,
+    z: Option<&[T]>,
+    v: &mut [T],
+    slope: Option<&mut [T]>,
+    lanes: usize,
+) {
+    let width = lanes / T::lanes::<S>();
+    let z = z.map(|z| T::as_vectors::<S>(z).0);
+    let (v, _) = T::as_vectors_mut::<S>(v);
+    let (slope, _) = T::as_vectors_mut::<S>(slope.unwrap_or_default());
+    let mut row = SecondOrderRow {
+        simd,
+        function,
+        rule,
+        value,
+        z,
+        v,
+        slope,
+        width,
+    };
+    let mut at = 0;
+    while at + 8 <= width {
+        let begun = [row.begin::<4>(at), row.begin::<4>(at + 4)];
+        row.finish(at, begun[0]);
+        row.finish(at + 4, begun[1]);
+        at += 8;
+    }
+    if at + 4 <= width {
+        let begun = row.begin::<4>(at);
+        row.finish(at, begun);
+        at += 4;
+    }
+    while at < width {
+        let begun = row.begin::<1>(at);
+        row.finish(at, begun);
+        at += 1;
+    }
+}
+
+struct SecondOrderRow<'a, T: Real, S: Isa, F> {
+    simd: S,
+    function: F,
+    rule: &'a Quadratic,
+    value: Option<usize>,
+    /// None where v holds it.
+    z: Option<&'a [T::Vector<S>]>,
+    v: &'a mut [T::Vector<S>],
+    slope: &'a mut [T::Vector<S>],
+    width: usize,
+}
+
+impl<T: Real, S: Isa, F: SecondOrder<T>> SecondOrderRow<'_, T, S, F> {
+    /// z's value comes first in its row.
+    #[inline(always)]
+    fn argument<const N: usize>(&self, at: usize) -> [T::Vector<S>; N] {
+        load(self.z.unwrap_or(self.v), at)
+    }
+
+    #[inline(always)]
+    fn begin<const N: usize>(&self, at: usize) -> [[T::Vector<S>; N]; 3] {
+        self.function.begin(self.simd, self.argument(at))
+    }
+
+    #[inline(always)]
+    fn finish<const N: usize>(&mut self, at: usize, begun: [[T::Vector<S>; N]; 3]) {
+        let Self { simd, width, .. } = *self;
+        let [c0, c1, c2] = self.function.finish(simd, self.argument(at), begun);
+        if let Some(place) = self.value {
+            self.v[place * width + at..][..N].copy_from_slice(&c0);
+        }
+        if !self.slope.is_empty() {
+            self.slope[at..][..N].copy_from_slice(&c1);
+        }
+        let c = Coefficients([c1, c2, [T::splat(simd, T::ZERO); N]]);
+        quadratic_block::<T, S, N>(simd, self.rule, c, self.z, self.v, &mut [], width, at);
+    }
 }
 
 #[inline(always)]
@@ -329,7 +451,7 @@ fn load<V: Copy, const N: usize>(numbers: &[V], at: usize) -> [V; N] {
 fn quadratic_block<T: Real, S: Isa, const N: usize>(
     simd: S,
     rule: &Quadratic,
-    c: &[T::Vector<S>],
+    Coefficients([c1, c2, c3]): Coefficients<T::Vector<S>, N>,
     z: Option<&[T::Vector<S>]>,
     v: &mut [T::Vector<S>],
     d: &mut [T::Vector<S>],
@@ -357,13 +479,11 @@ fn quadratic_block<T: Real, S: Isa, const N: usize>(
             q = products::<T, S, N>(simd, once, from, from, width, at, q);
         }
         if let Some(place) = plane.v {
-            let c1 = &c[width + at..][..N];
             let mut out = [zero; N];
             for n in 0..N {
                 out[n] = <T as Lanes>::mul(simd, c1[n], linear[n]);
             }
             if end > start {
-                let c2 = &c[2 * width + at..][..N];
                 for n in 0..N {
                     out[n] = T::mul_add(simd, c2[n], q[n], out[n]);
                 }
@@ -371,14 +491,12 @@ fn quadratic_block<T: Real, S: Isa, const N: usize>(
             v[place as usize * width + at..][..N].copy_from_slice(&out);
         }
         if let Some(place) = plane.d {
-            let c2 = &c[2 * width + at..][..N];
             let mut out = [zero; N];
             for n in 0..N {
                 let e = <T as Lanes>::add(simd, c2[n], c2[n]);
                 out[n] = <T as Lanes>::mul(simd, e, linear[n]);
             }
             if end > start {
-                let c3 = &c[3 * width + at..][..N];
                 for n in 0..N {
                     let e = <T as Lanes>::mul(simd, three, c3[n]);
                     out[n] = T::mul_add(simd, e, q[n], out[n]);
@@ -610,12 +728,9 @@ impl QuadraticAdjoint {
         let (slope, _) = T::as_vectors::<S>(slope);
         let adjoint = adjoint.map(|adjoint| T::as_vectors::<S>(adjoint).0);
         let (dst, _) = T::as_vectors_mut::<S>(dst);
+        // The jets of eight would not fit the registers.
         let mut at = 0;
-        while at + 8 <= width {
-            self.block::<T, S, 8>(simd, v, slope, adjoint, dst, width, at, mode);
-            at += 8;
-        }
-        if at + 4 <= width {
+        while at + 4 <= width {
             self.block::<T, S, 4>(simd, v, slope, adjoint, dst, width, at, mode);
             at += 4;
         }
