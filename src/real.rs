@@ -97,6 +97,16 @@ pub(crate) mod lanes {
 }
 pub(crate) use lanes::Lanes;
 
+/// Methods of [`Lanes`] that are one operation of `pulp`.
+macro_rules! lanewise {
+    ($($name:ident = $op:ident($($x:ident),*);)*) => {$(
+        #[inline(always)]
+        fn $name<S: pulp::Simd>(simd: S, $($x: Self::Vector<S>),*) -> Self::Vector<S> {
+            simd.$op($($x),*)
+        }
+    )*};
+}
+
 macro_rules! real {
     ($t:ty, $vector:ident, $lanes:ident, $as_simd:ident, $as_mut_simd:ident,
      $splat:ident, $add:ident, $sub:ident, $mul:ident, $div:ident, $neg:ident, $abs:ident,
@@ -141,37 +151,13 @@ macro_rules! real {
             fn splat<S: pulp::Simd>(simd: S, x: Self) -> Self::Vector<S> {
                 simd.$splat(x)
             }
-            #[inline(always)]
-            fn add<S: pulp::Simd>(
-                simd: S,
-                a: Self::Vector<S>,
-                b: Self::Vector<S>,
-            ) -> Self::Vector<S> {
-                simd.$add(a, b)
-            }
-            #[inline(always)]
-            fn sub<S: pulp::Simd>(
-                simd: S,
-                a: Self::Vector<S>,
-                b: Self::Vector<S>,
-            ) -> Self::Vector<S> {
-                simd.$sub(a, b)
-            }
-            #[inline(always)]
-            fn div<S: pulp::Simd>(
-                simd: S,
-                a: Self::Vector<S>,
-                b: Self::Vector<S>,
-            ) -> Self::Vector<S> {
-                simd.$div(a, b)
-            }
-            #[inline(always)]
-            fn neg<S: pulp::Simd>(simd: S, a: Self::Vector<S>) -> Self::Vector<S> {
-                simd.$neg(a)
-            }
-            #[inline(always)]
-            fn abs<S: pulp::Simd>(simd: S, a: Self::Vector<S>) -> Self::Vector<S> {
-                simd.$abs(a)
+            lanewise! {
+                add = $add(a, b);
+                sub = $sub(a, b);
+                mul = $mul(a, b);
+                div = $div(a, b);
+                neg = $neg(a);
+                abs = $abs(a);
             }
             #[inline(always)]
             fn copysign<S: pulp::Simd>(
@@ -198,14 +184,6 @@ macro_rules! real {
                     *x = <$t>::from_bits(x.to_bits() << (<$t>::MANTISSA_DIGITS - 1));
                 }
                 a
-            }
-            #[inline(always)]
-            fn mul<S: pulp::Simd>(
-                simd: S,
-                a: Self::Vector<S>,
-                b: Self::Vector<S>,
-            ) -> Self::Vector<S> {
-                simd.$mul(a, b)
             }
             #[inline(always)]
             fn mul_add<S: Isa>(
