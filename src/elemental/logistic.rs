@@ -358,3 +358,95 @@ impl<F: Float> Recipe<F> for Silu {
         product_coefficient::<F, FMA>(x, F::EXP_END, (u, u1), s[4])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    //! Coefficients in registers are those in memory, bit by bit.
+
+    use super::*;
+    use crate::elemental::{Elemental, Scratch};
+    use crate::kernel::jet::{Quadratic, second_order};
+    use crate::kernel::simd::{InstructionSet, Kernel};
+    use proptest::prelude::*;
+
+    /// c_0, c_1, c_2 at `z`, both ways; none where the shorter way is not taken.
+    struct BothWays<'a, T>(&'a [T]);
+
+    impl<T: Real> Kernel for BothWays<'_, T> {
+        type Output = Option<[Vec<T>; 2]>;
+
+        #[inline(always)]
+        fn run<S: Isa>(self, simd: S) -> Self::Output {
+            let Self(z) = self;
+            let lanes = z.len();
+            let tanh = Elemental::Tanh.in_registers::<S>()?;
+            let mut memory = vec![T::ZERO; 3 * lanes];
+            Elemental::Tanh.coefficients::<T, true>(z, 2, &mut memory, &mut Scratch::default());
+
+            // The jet (z, 1, 0): its planes of v are c_0, c_1 and c_2.
+            let mut rule = Quadratic::default();
+            rule.push(Some(1), &[], Some(1), None);
+            rule.push(None, &[(1, 1)], Some(2), None);
+            let mut jet = z.to_vec();
+            jet.resize(2 * lanes, T::ONE);
+            let mut v = vec![T::ZERO; 3 * lanes];
+            let mut slope = vec![T::ZERO; lanes];
+            second_order(
+                simd,
+                tanh,
+                &rule,
+                Some(0),
+                Some(&jet),
+                &mut v,
+                Some(&mut slope),
+                lanes,
+            );
+            assert!(slope.iter().zip(&v[lanes..]).all(|(a, b)| same(*a, *b)));
+            Some([memory, v])
+        }
+    }
+
+    /// Equal, or NaN both.
+    fn same<T: Real>(a: T, b: T) -> bool {
+        a.to_f64() == b.to_f64() || (a.to_f64().is_nan() && b.to_f64().is_nan())
+    }
+
+    fn check<T: Real>(z: &[f64]) -> Result<(), TestCaseError> {
+        let z: Vec<T> = z.iter().map(|&z| T::from_f64(z)).collect();
+        for set in InstructionSet::available() {
+            let both = set.dispatch(BothWays(&z));
+            prop_assert_eq!(both.is_some(), set != InstructionSet::Baseline);
+            let Some([memory, registers]) = both else {
+                continue;
+            };
+            for (at, (a, b)) in memory.iter().zip(&registers).enumerate() {
+                let (k, z) = (at / z.len(), z[at % z.len()]);
+                prop_assert!(same(*a, *b), "{}: c_{k}({z}): {a} or {b}", set.name());
+            }
+        }
+        Ok(())
+    }
+
+    fn argument() -> impl Strategy<Value = f64> {
+        prop_oneof![
+            8 => -4.0..4.0,
+            4 => -1e-3..1e-3,
+            4 => -800.0..800.0,
+            1 => any::<f64>(),
+            1 => prop::sample::select(vec![
+                0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY, f64::NAN, f64::MIN_POSITIVE, 5e-324,
+            ]),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn coefficients_of_tanh_in_registers_are_those_in_memory(
+            // So many lanes that blocks of 8, 4 and 1 vectors come, whatever their width.
+            z in (1..10usize).prop_flat_map(|n| prop::collection::vec(argument(), 16 * n)),
+        ) {
+            check::<f64>(&z)?;
+            check::<f32>(&z)?;
+        }
+    }
+}
